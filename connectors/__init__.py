@@ -1,0 +1,1 @@
+"""Outside parties: the adapters that carry requests, answers and files, behind two small protocols."""

@@ -1,0 +1,1 @@
+"""Nouns that cross a boundary: ids, facts, envelopes, topics, Avro and errors; imports nothing of ours."""

@@ -1,0 +1,100 @@
+"""Ids are derived, never drawn, and an id says where its record lives (DESIGN 4).
+
+    executionId   = uuid5(namespace, tenant, pipeline name and submission key, NUL between them)
+    unitId        = <executionId>.<stepIndex>
+    interactionId = <unitId>.<itemIndex, or 'u' for the one interaction of a scalar unit>
+
+Everything internal is keyed by execution id, so any of these ids routes itself: `home_partition`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import NamedTuple
+
+from schemas.errors import PeerError
+
+NAMESPACE = uuid.UUID("8c9a4f0e-6a3d-5d0a-9d0e-6b61776d6974")
+"""Namespace of every uuid5 the runtime derives; part of the format, never to change."""
+
+UNARY = "u"
+"""Last part of the interaction id of a unit with one interaction."""
+
+_MASK = 0xFFFFFFFF
+_SEED = 0x9747B28C
+_M = 0x5BD1E995
+
+
+def execution_id(tenant: str, pipeline: str, submission_key: str) -> str:
+    """Derive the id of the execution that a submission key names; the same key is the same execution."""
+    return str(uuid.uuid5(NAMESPACE, f"{tenant}\0{pipeline}\0{submission_key}"))
+
+
+def unit_id(execution: str, step_index: int) -> str:
+    """The unit of one await step of one execution."""
+    return f"{execution}.{step_index}"
+
+
+def interaction_id(unit: str, item_index: int | None) -> str:
+    """The interaction of one item of a unit, or its only one (`None`)."""
+    return f"{unit}.{UNARY if item_index is None else item_index}"
+
+
+class InteractionRef(NamedTuple):
+    """An interaction id taken apart."""
+
+    execution_id: str
+    step_index: int
+    item_index: int | None
+
+    @property
+    def unit_id(self) -> str:
+        """The unit that the interaction belongs to."""
+        return f"{self.execution_id}.{self.step_index}"
+
+
+def parse_interaction_id(text: str) -> InteractionRef:
+    """Take an interaction id apart.
+
+    Raises:
+        PeerError: `text` is not of the form `<executionId>.<stepIndex>.<itemIndex or u>`.
+    """
+    parts = text.rsplit(".", 2)
+    if len(parts) != 3 or not parts[0] or len(text) > 512:
+        msg = f"not an interaction id: {text[:80]!r}"
+        raise PeerError(msg)
+    execution, step, item = parts
+    if not _is_index(step) or not (item == UNARY or _is_index(item)):
+        msg = f"not an interaction id: {text[:80]!r}"
+        raise PeerError(msg)
+    return InteractionRef(execution, int(step), None if item == UNARY else int(item))
+
+
+def _is_index(text: str) -> bool:
+    """Only the canonical decimal form, so that two spellings never name one record."""
+    return text.isascii() and text.isdigit() and len(text) <= 9 and (text == "0" or text[0] != "0")
+
+
+def murmur2(data: bytes) -> int:
+    """Kafka's murmur2 as the Java client computes it, as an unsigned 32-bit number."""
+    length = len(data)
+    h = (_SEED ^ length) & _MASK
+    whole = length & ~3
+    for i in range(0, whole, 4):
+        k = int.from_bytes(data[i : i + 4], "little")
+        k = (k * _M) & _MASK
+        k ^= k >> 24
+        k = (k * _M) & _MASK
+        h = ((h * _M) & _MASK) ^ k
+    tail = data[whole:]
+    if tail:
+        h ^= int.from_bytes(tail, "little")
+        h = (h * _M) & _MASK
+    h ^= h >> 13
+    h = (h * _M) & _MASK
+    return h ^ (h >> 15)
+
+
+def home_partition(execution: str, partitions: int) -> int:
+    """The partition that owns an execution: Java's default partitioner over the execution id."""
+    return (murmur2(execution.encode()) & 0x7FFFFFFF) % partitions

@@ -1,0 +1,90 @@
+"""Every bound of the runtime, named once (DESIGN 8, policy 11). Units come last in the names.
+
+A bound that a user can move names its setting; a message about a bound names it too.
+"""
+
+from __future__ import annotations
+
+WINDOW_MAX = 65_536
+"""Largest `live.window`: unresolved items of one unit."""
+
+WINDOW_DEFAULT = 8_192
+"""`live.window` when the step does not say. Chosen by measurement: see bench/README.md."""
+
+LIVE_IDLE_DEFAULT_MS = 30_000
+"""`live.idle` when the step does not say: a session without work for so long parks its unit."""
+
+LIVE_SESSIONS_MAX = 64
+"""Live sessions of one worker; a unit beyond it takes the suspending path."""
+
+BATCH_RECORDS_MAX = 2_000
+"""Events decided in one transaction."""
+
+GATHER_S = 0.003
+"""How long a batch waits for more after its first record when more are expected."""
+
+PAYLOAD_BYTES_MAX = 4 * 1024 * 1024
+"""Largest request, completion or step output, encoded."""
+
+TRANSACTION_BYTES_MAX = 32 * 1024 * 1024
+"""Bytes of outputs decided in one transaction before the rest of the batch waits for the next."""
+
+RECORD_BYTES_MAX = 16 * 1024 * 1024
+"""`max.message.bytes` of our own topics, and of our producers."""
+
+DEAD_LETTER_BYTES_MAX = 256 * 1024
+"""Bytes of a poison value kept in the dead-letter topic; longer ones are truncated with length and sha256."""
+
+AGGREGATE_ITEMS_MAX = 10_000
+"""Items of a MANY_TO_ONE or MANY_TO_MANY step's input or output."""
+
+EARLY_HELD_MAX = 1_000
+"""Answers held for steps that an execution has not reached yet (policy 9)."""
+
+REFUSAL_FACTS_MAX = 10
+"""Refusal facts of one interaction (policy 1); further refusals only go to the refusals topic."""
+
+SLICE_ITEMS = 1_000
+"""Items handled at a time when a parked unit's continuations are emitted."""
+
+PULL_ITEMS_MAX = 1_000
+"""Source items read in one go."""
+
+CHUNK_ITEMS_MAX = 256
+"""Items that one suffix job runs one after another on the worker pool."""
+
+POOL_THREADS = 8
+"""Threads that run the author's functions."""
+
+CALL_TIMEOUT_DEFAULT_MS = 300_000
+"""`callTimeout` when the step does not say."""
+
+RETRY_ATTEMPTS_DEFAULT = 3
+RETRY_BASE_DEFAULT_MS = 200
+RETRY_MULTIPLIER_DEFAULT = 2.0
+RETRY_CAP_DEFAULT_MS = 1_800_000
+"""`retry` when the step does not say: three attempts, 200 ms doubling, 30 minutes at most."""
+
+CONTINUATION_TIMEOUT_MS = 600_000
+"""How long the owner waits for a continuation completion before it emits the record again."""
+
+CONTINUATION_ATTEMPTS_MAX = 5
+"""Times a continuation record is emitted for one attempt before the item counts as failed."""
+
+TRANSACTION_TIMEOUT_MS = 5_000
+"""`transaction.timeout.ms`: how long a dead producer's open transaction may block readers."""
+
+SESSION_TIMEOUT_MS = 10_000
+"""`session.timeout.ms`: how long a dead worker's partitions stay idle."""
+
+OPEN_GROUPS_MAX = 32
+"""Output objects of one execution that are open at a time (`output.groupBy`)."""
+
+PUBLISH_CHUNK_ITEMS = 1_000
+"""Item rows read at a time while an object is published."""
+
+RESTORE_RECORDS = 5_000
+"""Changelog records applied at a time during restore."""
+
+PUBLICATION_ATTEMPTS_MAX = 5
+"""Effects tried for one prepared publication before the execution is dead-lettered."""

@@ -1,0 +1,1 @@
+"""What is true now: records, their transition tables and pure evolve, and the tables that keep them."""

@@ -1,0 +1,113 @@
+"""Folding: which rows a fact changes, and how. The only writer of rows (DESIGN 5).
+
+`fold` serves the running task (rows over a store) and the proof that folding the facts topic yields the tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from schemas import facts
+from schemas.facts import Fact
+from state import execution, interaction, item, unit
+from state.execution import ExecutionRecord
+from state.interaction import InteractionRecord
+from state.item import ItemRecord
+from state.keys import execution_key, interaction_key, item_key, unit_key
+from state.unit import UnitRecord
+
+Row = ExecutionRecord | UnitRecord | InteractionRecord | ItemRecord
+
+encode_row = msgspec.msgpack.Encoder().encode
+"""A record to the bytes of its row."""
+
+_DECODERS: dict[int, Callable[[bytes], Any]] = {
+    ord("e"): msgspec.msgpack.Decoder(ExecutionRecord).decode,
+    ord("u"): msgspec.msgpack.Decoder(UnitRecord).decode,
+    ord("i"): msgspec.msgpack.Decoder(InteractionRecord).decode,
+    ord("t"): msgspec.msgpack.Decoder(ItemRecord).decode,
+}
+
+
+def decode_row(key: bytes, value: bytes) -> Any:
+    """The record in a row; its type follows from the key's prefix."""
+    return _DECODERS[key[0]](value)
+
+
+class Rows(Protocol):
+    """Records by key, read-your-writes."""
+
+    def get(self, key: bytes) -> Any:
+        """The record, or None."""
+
+    def put(self, key: bytes, record: Row) -> None:
+        """Make `record` the row."""
+
+
+def _of_execution(fact: Fact) -> bytes:
+    return execution_key(fact.execution_id)
+
+
+def _of_unit(fact: Any) -> bytes:
+    return unit_key(fact.unit_id)
+
+
+def _of_interaction(fact: Any) -> bytes:
+    return interaction_key(fact.unit_id, fact.item_index)
+
+
+def _of_item(fact: Any) -> bytes:
+    return item_key(fact.unit_id, fact.item_index)
+
+
+_Fold = tuple[Callable[[Any], bytes], Callable[[Any, Any], Row]]
+_EXECUTION: _Fold = (_of_execution, execution.evolve)
+_UNIT: _Fold = (_of_unit, unit.evolve)
+_INTERACTION: _Fold = (_of_interaction, interaction.evolve)
+_ITEM: _Fold = (_of_item, item.evolve)
+
+FOLDS: Mapping[type[Fact], tuple[_Fold, ...]] = {
+    facts.RunSubmitted: (_EXECUTION,),
+    facts.SegmentAttemptStarted: (_EXECUTION,),
+    facts.SegmentCompleted: (_EXECUTION,),
+    facts.SegmentAttemptFailed: (_EXECUTION,),
+    facts.SegmentSuspended: (_EXECUTION,),
+    facts.TerminalPublicationPrepared: (_EXECUTION,),
+    facts.TerminalPublicationFailed: (_EXECUTION,),
+    facts.TerminalPublicationCompleted: (_EXECUTION,),
+    facts.RunSucceeded: (_EXECUTION,),
+    facts.RunFailed: (_EXECUTION,),
+    facts.RunCancelled: (_EXECUTION,),
+    facts.RunRedriven: (_EXECUTION,),
+    facts.BoundaryUnitOpened: (_EXECUTION, _UNIT),
+    facts.SourceEnded: (_UNIT,),
+    facts.BoundaryDispatchCompleted: (_UNIT,),
+    facts.ContinuationsSwept: (_UNIT,),
+    facts.BoundaryUnitClosed: (_UNIT,),
+    facts.BoundaryInteractionDispatched: (_UNIT, _INTERACTION),
+    facts.BoundaryCompletionHeld: (_EXECUTION, _INTERACTION),
+    facts.BoundaryCompletionAdmitted: (_UNIT, _INTERACTION),
+    facts.CompletionRefused: (_INTERACTION,),
+    facts.InteractionTimedOut: (_UNIT, _INTERACTION),
+    facts.ContinuationCompleted: (_UNIT, _ITEM),
+    facts.ContinuationAttemptFailed: (_ITEM,),
+}
+
+
+def fold(rows: Rows, fact: Fact) -> None:
+    """Change every row that `fact` changes; all of them or, when one refuses, none.
+
+    Raises:
+        IllegalTransition: `fact` is not possible now; no row is changed.
+    """
+    folds = (
+        (_ITEM if fact.item_index is not None else _EXECUTION,)
+        if isinstance(fact, facts.ContinuationSegmentCreated)
+        else FOLDS[type(fact)]
+    )
+    changed = [(key := key_of(fact), evolve(rows.get(key), fact)) for key_of, evolve in folds]
+    for key, record in changed:
+        rows.put(key, record)

@@ -1,0 +1,158 @@
+"""Interaction: one outside request and its answer (BEHAVIOUR 2.1). Record, transition table, `evolve`; pure.
+
+Theory of operation. The row holds the canonical request, both type names and, once admitted, the canonical completion: the row alone
+suffices to send again, to list, to project and to resume. An interaction is open only while its unit is open: ask `UnitRecord.is_open`
+first; the row of a unit that ended is not touched again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from schemas import facts
+from schemas.facts import Fact
+from schemas.identity import interaction_id
+from state.transition import IllegalTransition, Transitions, next_status
+
+
+class InteractionStatus(StrEnum):
+    """Where an interaction stands."""
+
+    HELD = "HELD"
+    """An answer is here, its step is not reached."""
+    PENDING = "PENDING"
+    COMPLETED = "COMPLETED"
+    TIMED_OUT = "TIMED_OUT"
+
+
+_S = InteractionStatus
+
+TRANSITIONS: Transitions = {
+    (None, facts.BoundaryInteractionDispatched): _S.PENDING,
+    (None, facts.BoundaryCompletionHeld): _S.HELD,
+    (_S.HELD, facts.BoundaryInteractionDispatched): _S.PENDING,
+    (_S.PENDING, facts.BoundaryCompletionAdmitted): _S.COMPLETED,
+    (_S.PENDING, facts.InteractionTimedOut): _S.TIMED_OUT,
+    (_S.TIMED_OUT, facts.BoundaryCompletionAdmitted): _S.COMPLETED,  # the step's `onTimeout: {value: ...}`
+    (_S.HELD, facts.CompletionRefused): _S.HELD,
+    (_S.PENDING, facts.CompletionRefused): _S.PENDING,
+    (_S.COMPLETED, facts.CompletionRefused): _S.COMPLETED,
+    (_S.TIMED_OUT, facts.CompletionRefused): _S.TIMED_OUT,
+}
+
+
+class InteractionRecord(msgspec.Struct, frozen=True, array_like=True):
+    """What is true of an interaction.
+
+    Attributes:
+        request: Canonical input, UTF-8 JSON.
+        completion: Canonical output, once admitted.
+        answer: What the actor sent: until a held answer is judged as it came, afterwards only where a projector made the completion of it.
+        timed_out: Its deadline passed (a later answer is late, whatever stands in `completion`).
+        refusals: Refusal facts so far.
+    """
+
+    unit_id: str
+    item_index: int | None
+    status: InteractionStatus
+    attempt: int = 1
+    idempotency_key: str = ""
+    dispatched_at_ms: int = 0
+    deadline_ms: int = 0
+    input_type: str = ""
+    output_type: str = ""
+    request: bytes = b""
+    completion: bytes | None = None
+    answer: bytes | None = None
+    actor: str | None = None
+    completed_at_ms: int | None = None
+    resume_token: str | None = None
+    timed_out: bool = False
+    refusals: int = 0
+    projector: str | None = None
+
+    @property
+    def interaction_id(self) -> str:
+        """Its public id."""
+        return interaction_id(self.unit_id, self.item_index)
+
+
+def evolve(record: InteractionRecord | None, fact: Fact) -> InteractionRecord:
+    """The record after `fact`.
+
+    Raises:
+        IllegalTransition: `fact` is not possible now; `record` is unchanged.
+    """
+    next_status(TRANSITIONS, record.status if record else None, fact)
+    make = _EVOLVE.get(type(fact))
+    if make is None:
+        raise IllegalTransition(fact.execution_id)
+    return make(record, fact)
+
+
+_replace = msgspec.structs.replace
+
+
+def _dispatched(record: InteractionRecord | None, fact: facts.BoundaryInteractionDispatched) -> InteractionRecord:
+    return InteractionRecord(
+        fact.unit_id,
+        fact.item_index,
+        _S.PENDING,
+        fact.attempt,
+        fact.idempotency_key,
+        fact.at_ms,
+        fact.deadline_ms,
+        fact.input_type,
+        fact.output_type,
+        fact.request,
+        answer=record.answer if record else None,  # a held answer stays until it is judged
+        actor=record.actor if record else None,
+        completed_at_ms=record.completed_at_ms if record else None,
+        refusals=record.refusals if record else 0,
+        projector=fact.projector,
+    )
+
+
+def _held(_record: InteractionRecord | None, fact: facts.BoundaryCompletionHeld) -> InteractionRecord:
+    return InteractionRecord(
+        fact.unit_id,
+        fact.item_index,
+        _S.HELD,
+        answer=fact.answer,
+        actor=fact.actor,
+        completed_at_ms=fact.completed_at_ms,
+        resume_token=fact.resume_token,
+    )
+
+
+def _admitted(record: InteractionRecord, fact: facts.BoundaryCompletionAdmitted) -> InteractionRecord:
+    return _replace(
+        record,
+        status=_S.COMPLETED,
+        completion=fact.completion,
+        answer=fact.answer,
+        actor=fact.actor,
+        completed_at_ms=fact.completed_at_ms,
+    )
+
+
+def _refused(record: InteractionRecord, fact: facts.CompletionRefused) -> InteractionRecord:
+    judged = record.status is _S.PENDING and fact.reason != "late"  # a held answer was refused: it is not judged again
+    return _replace(record, refusals=record.refusals + 1, answer=None if judged else record.answer)
+
+
+def _timed_out(record: InteractionRecord, _fact: facts.InteractionTimedOut) -> InteractionRecord:
+    return _replace(record, status=_S.TIMED_OUT, timed_out=True)
+
+
+_EVOLVE: dict[type[Fact], Callable[[Any, Any], InteractionRecord]] = {
+    facts.BoundaryInteractionDispatched: _dispatched,
+    facts.BoundaryCompletionHeld: _held,
+    facts.BoundaryCompletionAdmitted: _admitted,
+    facts.CompletionRefused: _refused,
+    facts.InteractionTimedOut: _timed_out,
+}

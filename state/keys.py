@@ -1,0 +1,60 @@
+"""Keys of rows: which table, which record, in an order that scans in input order.
+
+    e/<executionId>                 execution          executions-changelog
+    u/<executionId>.<step>          unit               units-changelog
+    i/<unitId>.<index, 9 digits>    interaction        interactions-changelog     ('u' for a scalar unit's one)
+    t/<unitId>.<index, 9 digits>    item               items-changelog
+
+The changelog's record key is the part after the slash.
+"""
+
+from __future__ import annotations
+
+from schemas.identity import UNARY
+
+TABLES = {"e": "executions", "u": "units", "i": "interactions", "t": "items"}
+"""Prefix of a row's key -> table name; its changelog topic is `<app>.<table>-changelog`."""
+
+PREFIXES = {table: prefix for prefix, table in TABLES.items()}
+
+
+def execution_key(execution_id: str) -> bytes:
+    """Key of an execution's row."""
+    return b"e/" + execution_id.encode()
+
+
+def unit_key(unit_id: str) -> bytes:
+    """Key of a unit's row."""
+    return b"u/" + unit_id.encode()
+
+
+def interaction_key(unit_id: str, item_index: int | None) -> bytes:
+    """Key of an interaction's row."""
+    return f"i/{unit_id}.{UNARY if item_index is None else f'{item_index:09d}'}".encode()
+
+
+def item_key(unit_id: str, item_index: int) -> bytes:
+    """Key of an item's row."""
+    return f"t/{unit_id}.{item_index:09d}".encode()
+
+
+def span(table: str, unit_id: str, first: int = 0) -> tuple[bytes, bytes]:
+    """Scan bounds of a unit's interactions or items, from item `first` on (a scalar's 'u' sorts after all digits)."""
+    prefix = f"{PREFIXES[table]}/{unit_id}."
+    return f"{prefix}{first:09d}".encode(), f"{prefix}~".encode()
+
+
+def prefix_span(prefix: str) -> tuple[bytes, bytes]:
+    """Scan bounds of one whole table."""
+    return f"{prefix}/".encode(), f"{prefix}0".encode()  # '0' is the byte after '/'
+
+
+def split_key(key: bytes) -> tuple[str, bytes]:
+    """A row's key as (table name, changelog record key)."""
+    return TABLES[chr(key[0])], key[2:]
+
+
+def item_index_of(key: bytes) -> int | None:
+    """The item index in an interaction's or item's key; None for a scalar's."""
+    last = key.rsplit(b".", 1)[1]
+    return None if last == UNARY.encode() else int(last)

@@ -1,0 +1,157 @@
+"""Unit: the durable state of one await step of one execution (BEHAVIOUR 2.2). Record, transition table, `evolve`; pure.
+
+Theory of operation. A unit is open (WAITING_EXTERNAL) until something ends it; ending it ends every interaction of it, in this one row.
+Counters only, never key sets, so that the row stays small however many items there are (CASES 50).
+
+    dispatched   interactions made so far: the next item's index
+    outputs      continuation completions: items whose outputs are stored
+    completed    provider completions; a release gate of the suspending path, untouched while the unit is live (DESIGN 7)
+    expected     gate, with dispatch_complete: set once, when dispatch is closed
+    source_count no gate: the stream has ended, recovery never reads the source again
+
+The two kinds of completion are never one counter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from schemas import facts
+from schemas.facts import Fact
+from state.transition import IllegalTransition, Transitions, next_status
+
+
+class UnitStatus(StrEnum):
+    """Where a unit stands; all but WAITING_EXTERNAL are final until a redrive opens it again."""
+
+    WAITING_EXTERNAL = "WAITING_EXTERNAL"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    TIMED_OUT = "TIMED_OUT"
+    CANCELLED = "CANCELLED"
+
+
+_S = UnitStatus
+_WHILE_OPEN = (
+    facts.BoundaryInteractionDispatched,
+    facts.BoundaryCompletionAdmitted,
+    facts.InteractionTimedOut,
+    facts.SourceEnded,
+    facts.BoundaryDispatchCompleted,
+    facts.ContinuationsSwept,
+    facts.ContinuationCompleted,
+)
+
+TRANSITIONS: Transitions = {
+    (None, facts.BoundaryUnitOpened): _S.WAITING_EXTERNAL,
+    **{(_S.WAITING_EXTERNAL, fact): _S.WAITING_EXTERNAL for fact in _WHILE_OPEN},
+    (_S.WAITING_EXTERNAL, facts.BoundaryUnitClosed): _S.COMPLETED,  # or the outcome that the fact names
+}
+
+
+class UnitRecord(msgspec.Struct, frozen=True, array_like=True):
+    """What is true of a unit; see the module for the counters.
+
+    Attributes:
+        live: The unit may be served by a live session; False once parked, never True again.
+        cursor: Items below it were looked at for continuation after parking.
+    """
+
+    unit_id: str
+    execution_id: str
+    step_id: str
+    step_index: int
+    itemised: bool
+    status: UnitStatus
+    live: bool
+    opened_at_ms: int
+    dispatched: int = 0
+    outputs: int = 0
+    completed: int = 0
+    source_count: int | None = None
+    dispatch_complete: bool = False
+    expected: int | None = None
+    cursor: int = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anything of it can still happen."""
+        return self.status == UnitStatus.WAITING_EXTERNAL
+
+
+def evolve(record: UnitRecord | None, fact: Fact) -> UnitRecord:
+    """The record after `fact`.
+
+    Raises:
+        IllegalTransition: `fact` is not possible now; `record` is unchanged.
+    """
+    next_status(TRANSITIONS, record.status if record else None, fact)
+    if isinstance(fact, facts.BoundaryUnitOpened):
+        return UnitRecord(
+            unit_id=fact.unit_id,
+            execution_id=fact.execution_id,
+            step_id=fact.step_id,
+            step_index=fact.step_index,
+            itemised=fact.itemised,
+            status=UnitStatus.WAITING_EXTERNAL,
+            live=fact.live,
+            opened_at_ms=fact.at_ms,
+        )
+    if record is None:
+        raise IllegalTransition(fact.execution_id)
+    return _EVOLVE[type(fact)](record, fact)
+
+
+_replace = msgspec.structs.replace
+
+
+def _dispatched(record: UnitRecord, fact: facts.BoundaryInteractionDispatched) -> UnitRecord:
+    if fact.attempt > 1:  # the same item again, after a redrive
+        return record
+    return _replace(record, dispatched=record.dispatched + 1)
+
+
+def _admitted(record: UnitRecord, _fact: facts.BoundaryCompletionAdmitted) -> UnitRecord:
+    return record if record.live else _replace(record, completed=record.completed + 1)
+
+
+def _timed_out(record: UnitRecord, fact: facts.InteractionTimedOut) -> UnitRecord:
+    if fact.resolution != "skip" or record.live:
+        return record
+    return _replace(record, completed=record.completed + 1)
+
+
+def _source_ended(record: UnitRecord, fact: facts.SourceEnded) -> UnitRecord:
+    return _replace(record, source_count=fact.count)
+
+
+def _dispatch_completed(record: UnitRecord, fact: facts.BoundaryDispatchCompleted) -> UnitRecord:
+    return _replace(record, live=False, dispatch_complete=True, expected=fact.expected, completed=fact.completed)
+
+
+def _swept(record: UnitRecord, fact: facts.ContinuationsSwept) -> UnitRecord:
+    return _replace(record, cursor=fact.cursor)
+
+
+def _continued(record: UnitRecord, _fact: facts.ContinuationCompleted) -> UnitRecord:
+    return _replace(record, outputs=record.outputs + 1)
+
+
+def _closed(record: UnitRecord, fact: facts.BoundaryUnitClosed) -> UnitRecord:
+    return _replace(record, status=UnitStatus(fact.outcome))
+
+
+_EVOLVE: dict[type[Fact], Callable[[Any, Any], UnitRecord]] = {
+    facts.BoundaryInteractionDispatched: _dispatched,
+    facts.BoundaryCompletionAdmitted: _admitted,
+    facts.InteractionTimedOut: _timed_out,
+    facts.SourceEnded: _source_ended,
+    facts.BoundaryDispatchCompleted: _dispatch_completed,
+    facts.ContinuationsSwept: _swept,
+    facts.ContinuationCompleted: _continued,
+    facts.BoundaryUnitClosed: _closed,
+}

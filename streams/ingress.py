@@ -1,0 +1,283 @@
+"""Ingress: answers from the outside's response topics, filtered early and re-keyed onto `completions`; records of a topic source become
+submissions (DESIGN 4).
+
+Any key, any partition, any producer. What is not JSON or has no address goes to the dead letters, a token that is missing or forged to the
+refusals; the core judges token and shape again with the row at hand. Stateless: its only state is how far it has read.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from connectors.resume_token import TokenSigner
+from schemas import codec, limits
+from schemas.envelopes import (
+    DEFAULT_TENANT,
+    HEADER_INTERACTION_ID,
+    HEADER_RESUME_TOKEN,
+    AnswerEnvelope,
+    ProviderCompletion,
+    SubmitCommand,
+    decode_answer,
+)
+from schemas.errors import PeerError, PoisonRecord, TokenRejected
+from schemas.identity import execution_id, home_partition, parse_interaction_id
+from streams import dead_letters
+from streams.log import Record, TopicPartition
+from streams.loop import Event, Outputs
+from streams.metrics import Metrics
+from streams.names import Names
+from streams.pool import Finished
+from topologies.pipeline import AwaitStep, Pipeline, TopicSource, fill_template
+
+if TYPE_CHECKING:
+    from streams.clock import Clock
+
+_home = lru_cache(maxsize=4_096)(home_partition)
+
+
+@dataclass(kw_only=True)
+class IngressContext:
+    """What all ingress tasks of a worker share."""
+
+    pipeline: Pipeline
+    names: Names
+    clock: Clock
+    signer: TokenSigner | None
+    metrics: Metrics
+
+
+class StatelessTask:
+    """The parts of a `streams.loop.Task` that need no rows."""
+
+    def __init__(self, inputs: tuple[TopicPartition, ...]) -> None:
+        self.inputs = inputs
+        self.ready: deque[Event] = deque()
+
+    def restore(self, budget_s: float) -> bool:
+        """Nothing to restore."""
+        del budget_s
+        return True
+
+    def start(self) -> None:
+        """Nothing to take up."""
+
+    def finished(self, finished: Finished) -> None:
+        """No local work."""
+
+    def events(self, room: int) -> list[Event]:
+        """Records in order."""
+        return [self.ready.popleft() for _ in range(min(room, len(self.ready)))]
+
+    def has_work(self) -> bool:
+        """Whether records wait."""
+        return bool(self.ready)
+
+    def is_full(self) -> bool:
+        """Whether reading should wait."""
+        return len(self.ready) > 2 * limits.BATCH_RECORDS_MAX
+
+    def next_due_ms(self) -> int | None:
+        """No timers."""
+        return None
+
+    def prefetch(self, events: Sequence[Event]) -> None:
+        """No rows."""
+
+    def settle(self, outputs: Outputs) -> None:
+        """Nothing follows."""
+
+    def changes(self) -> Mapping[bytes, bytes]:
+        """No rows."""
+        return {}
+
+    def changelog_of(self, key: bytes) -> tuple[TopicPartition, bytes]:
+        """No rows."""
+        raise AssertionError(key)
+
+    def apply(self, rows: Mapping[bytes, bytes], ends: Mapping[TopicPartition, int]) -> None:
+        """No rows."""
+
+    def release(self) -> None:
+        """No local work."""
+
+    def drop(self) -> None:
+        """Nothing is kept but the events, which the loop has."""
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+class IngressTask(StatelessTask):
+    """One partition of a response topic or source topic."""
+
+    def __init__(self, context: IngressContext, inputs: tuple[TopicPartition, ...]) -> None:
+        super().__init__(inputs)
+        self._ctx = context
+        self._counts: Counter[tuple[str, str]] = Counter()
+        source = context.pipeline.source
+        self._source = source if isinstance(source, TopicSource) else None
+
+    def accept(self, records: Sequence[Record]) -> None:
+        """Queue records."""
+        self.ready += [Event(self, record, record) for record in records]
+
+    def decide(self, event: Event, outputs: Outputs) -> None:
+        """Re-key one answer, or submit one record of the source."""
+        record: Record = event.what
+        try:
+            if self._source is not None and record.topic == self._source.topic:
+                self._submit(record, self._source, outputs)
+            else:
+                self._rekey(record, outputs)
+        except PoisonRecord as error:
+            self._counts["dead", error.reason] += 1
+            dead_letters.write_record(
+                outputs, self._ctx.names, record, reason=error.reason, detail=str(error), at_ms=self._ctx.clock.now_ms()
+            )
+
+    def apply(self, rows: Mapping[bytes, bytes], ends: Mapping[TopicPartition, int]) -> None:
+        """The batch is committed: count it."""
+        self._ctx.metrics.decided(self._counts)
+        self._counts.clear()
+
+    def drop(self) -> None:
+        """The batch did not happen."""
+        self._counts.clear()
+
+    def quarantine(self, event: Event, error: Exception, outputs: Outputs) -> None:
+        """Dead-letter a record that cannot be committed."""
+        self._counts["dead", "not-committable"] += 1
+        detail = f"{type(error).__name__}: {error}"
+        at_ms = self._ctx.clock.now_ms()
+        assert event.record is not None
+        dead_letters.write_record(outputs, self._ctx.names, event.record, reason="not-committable", detail=detail, at_ms=at_ms)
+
+    def _submit(self, record: Record, source: TopicSource, outputs: Outputs) -> None:
+        """One execution a record; the key template, or else the record's place, makes a repeat a duplicate."""
+        pipeline = self._ctx.pipeline
+        if record.value is None:
+            raise PoisonRecord("null-value", "a source record without a value starts nothing")
+        try:
+            value = source.type.validate_json(record.value)
+            payload = source.type.to_json(value)
+            place = f"{record.topic}-{record.partition}-{record.offset}"
+            key = place if source.key is None else fill_template(source.key, lambda field: source.type.field_text(value, field))
+        except (ValueError, RecursionError) as error:
+            raise PoisonRecord("wrong-shape", f"not a {source.type.name}: {error}") from error
+        identity = execution_id(DEFAULT_TENANT, pipeline.name, f"topic:{source.topic}:{key}")
+        command = SubmitCommand(identity, DEFAULT_TENANT, pipeline.name, key, payload)
+        home = _home(identity, pipeline.partitions)
+        outputs.add(self._ctx.names.commands, codec.encode(command), key=identity.encode(), partition=home)
+
+    def _rekey(self, record: Record, outputs: Outputs) -> None:
+        completion = read_answer(record)
+        reason = self._refusal(completion)
+        if reason is not None:
+            self._counts["refusal", reason] += 1
+            step = self._step_of(completion)
+            detail = "refused at ingress"
+            at_ms = self._ctx.clock.now_ms()
+            dead_letters.write_refusal(outputs, self._ctx.names, completion, step, reason=reason, detail=detail, at_ms=at_ms)
+            return
+        home = _home(completion.execution_id, self._ctx.pipeline.partitions)
+        key = completion.execution_id.encode()
+        outputs.add(self._ctx.names.completions, codec.encode(completion), key=key, partition=home)
+
+    def _refusal(self, completion: ProviderCompletion) -> str | None:
+        """What can be said without a row."""
+        step = self._step_of(completion)
+        if step is None:
+            return "unknown"
+        if completion.resume_token is None and not step.needs_token:
+            return None
+        if self._ctx.signer is None:
+            return "bad-token"
+        try:
+            self._ctx.signer.verify_signature(completion.resume_token, interaction_id=completion.interaction_id)
+        except TokenRejected:
+            return "bad-token"
+        return None
+
+    def _step_of(self, completion: ProviderCompletion) -> AwaitStep | None:
+        if not completion.execution_id:
+            return None
+        index = parse_interaction_id(completion.interaction_id).step_index
+        step = self._ctx.pipeline.steps[index] if index < len(self._ctx.pipeline.steps) else None
+        return step if isinstance(step, AwaitStep) else None
+
+
+def read_answer(record: Record) -> ProviderCompletion:
+    """An answer from its record: the envelope, or a bare business value that echoes the request's headers (SURFACE).
+
+    Raises:
+        PoisonRecord: null-value, too-large, not-json, missing-fields.
+    """
+    value = record.value
+    if value is None:
+        raise PoisonRecord("null-value", "a response record without a value answers nothing")
+    if len(value) > limits.PAYLOAD_BYTES_MAX:
+        raise PoisonRecord("too-large", f"{len(value)} bytes; an answer has at most {limits.PAYLOAD_BYTES_MAX} (limits.PAYLOAD_BYTES_MAX)")
+    envelope = _envelope(value)
+    headers = _echoed(record)
+    named = (envelope.interaction_id or envelope.correlation_id) if envelope is not None else None
+    if envelope is not None and named and envelope.response_payload is not msgspec.UNSET:
+        payload = bytes(envelope.response_payload)
+        if payload == b"null":
+            raise PoisonRecord("missing-fields", "responsePayload is null")
+        token = envelope.resume_token or headers.get(HEADER_RESUME_TOKEN)
+        return _completion(record, named, payload, token, envelope)
+    named = headers.get(HEADER_INTERACTION_ID)
+    if not named:
+        raise PoisonRecord(
+            "missing-fields",
+            "an answer needs interactionId (or correlationId) and responsePayload, or the request's kawait-interaction-id header echoed",
+        )
+    if value == b"null":
+        raise PoisonRecord("missing-fields", "the answer is null")
+    return _completion(record, named, value, headers.get(HEADER_RESUME_TOKEN), AnswerEnvelope())
+
+
+def _envelope(value: bytes) -> AnswerEnvelope | None:
+    """The envelope, or None for JSON that is none.
+
+    Raises:
+        PoisonRecord: not JSON at all.
+    """
+    try:
+        return decode_answer(value)
+    except msgspec.ValidationError:
+        return None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise PoisonRecord("not-json", str(error)) from error
+
+
+def _echoed(record: Record) -> dict[str, str]:
+    """The request's headers where the answer echoes them."""
+    wanted = (HEADER_INTERACTION_ID, HEADER_RESUME_TOKEN)
+    return {name: value.decode(errors="replace") for name, value in record.headers if name in wanted and value is not None}
+
+
+def _completion(record: Record, named: str, payload: bytes, token: str | None, envelope: AnswerEnvelope) -> ProviderCompletion:
+    try:
+        execution = parse_interaction_id(named).execution_id
+    except PeerError:
+        execution = ""
+    return ProviderCompletion(
+        execution,
+        named,
+        payload,
+        token,
+        envelope.idempotency_key,
+        envelope.actor,
+        envelope.tenant_id,
+        record.topic,
+        record.partition,
+        record.offset,
+    )

@@ -1,0 +1,612 @@
+"""The transactional batch loop: read, decide, write, commit, apply, release (DESIGN 6). Read this first.
+
+One loop serves one role of one worker: one group consumer, one transactional producer, and a task for each owned partition. Everything a
+batch reads and writes happens in one Kafka transaction; memory and disk follow only once it is committed.
+
+    The loop owns     polling, membership, the transaction and its errors, positions, restore, bisecting a batch that cannot commit
+    A task owns       what records mean, its rows, its timers, its local work; it never touches the log
+
+`_transact` is the most dangerous function here; its docstring numbers its steps, and the simulator crashes between each two of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, cast
+
+import structlog
+
+from schemas import limits
+from schemas.errors import (
+    CommitUnknown,
+    KawaitError,
+    LogUnavailable,
+    OffsetOutOfRange,
+    ProducerFenced,
+    TransactionAborted,
+    UsageError,
+)
+from state.table import ChangelogPosition
+from streams.clock import Clock
+from streams.log import GroupConsumer, Log, Producer, Record, TopicPartition
+from streams.pool import Finished, Pool
+
+logger = structlog.get_logger("kawait.loop")
+
+INIT_TIMEOUT_S = 10.0
+COMMIT_TIMEOUT_S = 10.0
+OFFSETS_TIMEOUT_S = 2.0
+POLL_S_MAX = 0.1
+BUSY_POLL_S = 0.001
+"""Poll wait while the worker pool has results to come: they cannot interrupt a poll."""
+RESTORE_BUDGET_S = 0.1
+FENCED_GRACE_S = 4.0
+"""After a fence, poll so long before making a new producer: a newer process with our name shows within one heartbeat (3 s)."""
+GATHER_FROM_RECORDS = 8
+"""A batch this small is not worth waiting for more; one in flight never waits."""
+
+
+class Event(NamedTuple):
+    """One thing for a task to decide. `record` is set where its position moves with this event."""
+
+    task: Task
+    what: Any
+    record: Record | None = None
+
+
+class OutRecord(NamedTuple):
+    """One record that the batch writes. `partition` None: by murmur2 of `key`."""
+
+    topic: str
+    value: bytes | None
+    key: bytes | None
+    partition: int | None
+    headers: Sequence[tuple[str, bytes]] | None
+
+
+class Outputs:
+    """What a batch writes besides changelog rows."""
+
+    def __init__(self) -> None:
+        self.records: list[OutRecord] = []
+        self.bytes = 0
+
+    def add(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        partition: int | None = None,
+        headers: Sequence[tuple[str, bytes]] | None = None,
+    ) -> None:
+        """Write one more record."""
+        self.records.append(OutRecord(topic, value, key, partition, headers))
+        self.bytes += len(value) if value is not None else 0
+
+
+class Task(Protocol):
+    """The work of one partition of one role."""
+
+    inputs: tuple[TopicPartition, ...]
+    """Partitions whose positions it moves."""
+
+    def restore(self, budget_s: float) -> bool:
+        """Go on restoring; True when its rows are true up to the end of its changelogs."""
+
+    def start(self) -> None:
+        """Restored, positions known: take up what the rows say is open."""
+
+    def accept(self, records: Sequence[Record]) -> None:
+        """Records of its inputs, in order."""
+
+    def finished(self, finished: Finished) -> None:
+        """A job of its own has ended."""
+
+    def events(self, room: int) -> list[Event]:
+        """At most `room` events that can be decided now."""
+
+    def has_work(self) -> bool:
+        """Whether `events` would return something."""
+
+    def is_full(self) -> bool:
+        """Whether its inputs should pause."""
+
+    def next_due_ms(self) -> int | None:
+        """When its next timer is due."""
+
+    def prefetch(self, events: Sequence[Event]) -> None:
+        """Read the rows that these events name."""
+
+    def decide(self, event: Event, outputs: Outputs) -> None:
+        """Decide one event over the overlay."""
+
+    def settle(self, outputs: Outputs) -> None:
+        """Decide what follows for everything that the batch touched."""
+
+    def changes(self) -> Mapping[bytes, bytes]:
+        """Rows the batch changed, encoded."""
+
+    def changelog_of(self, key: bytes) -> tuple[TopicPartition, bytes]:
+        """The changelog partition and record key of a row."""
+
+    def apply(self, rows: Mapping[bytes, bytes], ends: Mapping[TopicPartition, int]) -> None:
+        """The batch is committed: make its rows the state. `ends`: last changelog offsets written."""
+
+    def release(self) -> None:
+        """The rows are applied: start local work that the batch decided."""
+
+    def drop(self) -> None:
+        """The batch did not happen: forget its decisions."""
+
+    def quarantine(self, event: Event, error: Exception, outputs: Outputs) -> None:
+        """This event can never be committed: dead-letter it."""
+
+    def close(self) -> None:
+        """Stop; wait for effects under way."""
+
+
+MakeTask = Callable[[int, tuple[TopicPartition, ...]], Task]
+
+
+class TransactionalLoop:
+    """The loop of one role; `step` does one batch and never blocks longer than the poll wait and one commit.
+
+    Args:
+        name: The role, for logs and metrics.
+        topics: Input topics.
+        co_partitioned: Equal partition numbers of all topics form one task; else each partition is a task.
+        make_task: Makes the task of a partition number and its inputs.
+        pool: Where its tasks run the author's functions; results go to the task that owns the job.
+        at: Called before each numbered step of the commit with the step's number; the simulator crashes here.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        log: Log,
+        group: str,
+        instance: str | None,
+        transactional_id: str,
+        topics: Sequence[str],
+        co_partitioned: bool,
+        make_task: MakeTask,
+        clock: Clock,
+        metrics: Any,
+        pool: Pool | None = None,
+        at: Callable[[int], None] = lambda _step: None,
+        wait: Callable[[float], None] = lambda _seconds: None,
+    ) -> None:
+        self.name = name
+        self.tasks: dict[TopicPartition, Task] = {}
+        """Running tasks, by each of their inputs."""
+        self.positions: dict[TopicPartition, int] = {}
+        """Next offset to consume, as committed or about to be."""
+        self._log = log
+        self._group = group
+        self._instance = instance
+        self._transactional_id = transactional_id
+        self._topics = tuple(topics)
+        self._co_partitioned = co_partitioned
+        self._make_task = make_task
+        self._clock = clock
+        self._metrics = metrics
+        self._pool = pool
+        self._at = at
+        self._wait = wait
+        self._consumer: GroupConsumer | None = None
+        self._producer: Producer | None = None
+        self._metadata: object = None
+        self._restoring: list[Task] = []
+        self._assigned: tuple[TopicPartition, ...] = ()
+        self._pending: list[Event] = []
+        self._aborts = 0
+        self._fenced_until_s = 0.0
+        self._last_batch = 0
+        self._paused: set[TopicPartition] = set()
+        self._away = False
+
+    # --- life ------------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_ready(self) -> bool:
+        """Joined, and every owned partition restored (even if there is none)."""
+        return self._producer is not None and self._metadata is not None and not self._restoring
+
+    def step(self) -> bool:
+        """One turn: poll, restore, one batch. True when something was committed.
+
+        Raises:
+            InstanceFenced: a newer process has this instance name; exit.
+            UsageError: something that only the operator can mend.
+        """
+        if not self._ensure_clients():
+            return False
+        self._poll()
+        self._take_results()
+        self._restore()
+        batch = self._pending or self._gather()
+        if not batch or self._producer is None:
+            return False
+        self._pending = batch
+        return self._run(batch)
+
+    def close(self) -> None:
+        """Stop cleanly: no batch is open between steps, so there is only membership and memory to give up."""
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None
+        self._close_tasks()
+        self._drop_producer()
+
+    def _ensure_clients(self) -> bool:
+        """Take the transactional id first, then join: a newcomer fences its predecessor before it owns anything."""
+        if self._producer is None and not self._make_producer():
+            return False
+        if self._consumer is None:
+            self._consumer = self._log.group_consumer(
+                group=self._group, instance=self._instance, topics=self._topics, rebalance=self
+            )
+        return True
+
+    def _make_producer(self) -> bool:
+        if self._clock.monotonic_s() < self._fenced_until_s:
+            if self._consumer is not None:  # poll first: a zombie must learn that it is one (trap M)
+                self._poll()
+            return False
+        producer = self._log.producer(self._transactional_id)
+        try:
+            producer.init(INIT_TIMEOUT_S)
+        except LogUnavailable as error:
+            producer.close()
+            self._note_away(error)
+            return False
+        except ProducerFenced:
+            producer.close()
+            self._fenced_until_s = self._clock.monotonic_s() + FENCED_GRACE_S
+            return False
+        self._producer = producer
+        self._note_back()
+        if self._assigned:
+            self._make_tasks(self._assigned)
+        return True
+
+    def _drop_producer(self) -> None:
+        if self._producer is not None:
+            self._producer.close()
+            self._producer = None
+
+    def _note_away(self, error: KawaitError) -> None:
+        if not self._away:
+            logger.warning("waiting for the broker", role=self.name, detail=str(error))
+            self._away = True
+        self._wait(0.2)
+
+    def _note_back(self) -> None:
+        if self._away:
+            logger.info("the broker is back", role=self.name)
+            self._away = False
+
+    # --- membership (streams.log.Rebalance) ------------------------------------------------------------------------------------------
+
+    def on_assign(self, partitions: Sequence[TopicPartition]) -> None:
+        """Own partitions from now on; they stay paused until their task is restored."""
+        consumer = self._consumer
+        assert consumer is not None or not partitions
+        self._assigned = tuple(dict.fromkeys((*self._assigned, *partitions)))
+        self._refuse_uneven(self._assigned)
+        self._metrics.rebalanced(self.name, len(self._assigned))
+        self._metadata = consumer.metadata() if consumer is not None else None
+        if self._producer is not None:
+            self._make_tasks(partitions)
+
+    def on_revoke(self, partitions: Sequence[TopicPartition]) -> None:
+        """Give partitions up; nothing is open here, so nothing is committed here."""
+        gone = set(partitions)
+        self._assigned = tuple(at for at in self._assigned if at not in gone)
+        self._close_tasks(gone)
+
+    def on_lost(self, partitions: Sequence[TopicPartition]) -> None:
+        """They are somebody else's already."""
+        logger.warning("partitions lost", role=self.name, partitions=len(partitions))
+        self.on_revoke(partitions)
+
+    def _refuse_uneven(self, partitions: Sequence[TopicPartition]) -> None:
+        """One execution's commands and completions must belong to one task."""
+        if not self._co_partitioned:
+            return
+        by_topic = {topic: sorted(at.partition for at in partitions if at.topic == topic) for topic in self._topics}
+        if len({tuple(numbers) for numbers in by_topic.values()}) > 1:
+            counts = ", ".join(f"{topic}: {len(numbers)}" for topic, numbers in by_topic.items())
+            msg = f"unequal partitions were assigned ({counts}); these topics must have the same number of partitions: see `kawait topics`"
+            raise UsageError(msg)
+
+    def _make_tasks(self, partitions: Iterable[TopicPartition]) -> None:
+        groups: dict[Any, list[TopicPartition]] = {}
+        for at in partitions:
+            groups.setdefault(at.partition if self._co_partitioned else at, []).append(at)
+        for inputs in groups.values():
+            self._restoring.append(self._make_task(inputs[0].partition, tuple(sorted(inputs))))
+
+    def _close_tasks(self, gone: set[TopicPartition] | None = None) -> None:
+        """Close the tasks of some partitions, or all."""
+        doomed = [task for task in dict.fromkeys((*self.tasks.values(), *self._restoring)) if gone is None or gone & set(task.inputs)]
+        for task in doomed:
+            task.close()
+            for at in task.inputs:
+                self.tasks.pop(at, None)
+                self.positions.pop(at, None)
+                self._paused.discard(at)
+        self._restoring = [task for task in self._restoring if task not in doomed]
+        self._pending = [event for event in self._pending if event.task not in doomed]
+
+    def _take_over_own(self, *, fenced: bool) -> None:
+        """After an unknown outcome: forget everything in memory, and take each partition over from what is committed.
+
+        Never rewind onto stale rows; never make a new producer before polling when fenced: a zombie would fence the rightful owner.
+        """
+        self._close_tasks()
+        self._drop_producer()
+        self._aborts = 0
+        self._fenced_until_s = self._clock.monotonic_s() + (FENCED_GRACE_S if fenced else 0.0)
+
+    # --- restore -----------------------------------------------------------------------------------------------------------------------
+
+    def _restore(self) -> None:
+        for task in list(self._restoring):
+            try:
+                ready = self._find_positions(task) and task.restore(RESTORE_BUDGET_S / len(self._restoring))
+            except LogUnavailable:
+                continue
+            if ready and task in self._restoring:
+                self._restoring.remove(task)
+                self._start(task)
+
+    def _find_positions(self, task: Task) -> bool:
+        """Committed offsets, stable (no transaction pending); the log start for a partition that never committed."""
+        if all(at in self.positions for at in task.inputs):
+            return True
+        assert self._consumer is not None
+        committed = self._consumer.committed(task.inputs, OFFSETS_TIMEOUT_S)
+        starts = self._log.start_offsets(task.inputs, OFFSETS_TIMEOUT_S)
+        for at in task.inputs:
+            offset = committed.get(at)
+            if offset is not None and offset < starts[at]:
+                msg = (
+                    f"{at.topic}[{at.partition}]: group {self._group} has consumed up to {offset}, but the topic only keeps offsets from "
+                    f"{starts[at]}: records were deleted unread. Raise the topic's retention; to go on without them, set the group's offset "
+                    "to the log start with kafka-consumer-groups --reset-offsets"
+                )
+                raise OffsetOutOfRange(msg)
+            self.positions[at] = starts[at] if offset is None else offset
+        return True
+
+    def _start(self, task: Task) -> None:
+        assert self._consumer is not None
+        task.start()
+        for at in task.inputs:
+            self.tasks[at] = task
+            self._consumer.seek(at, self.positions[at])
+        self._consumer.resume(task.inputs)
+
+    # --- 1 read ------------------------------------------------------------------------------------------------------------------------
+
+    def _poll(self) -> None:
+        """Take what is there; gather a little longer when the last batch says that more is on its way."""
+        assert self._consumer is not None
+        self._balance_pauses()
+        try:
+            self._accept(records := self._consumer.poll(limits.BATCH_RECORDS_MAX, self._poll_wait_s()))
+            if 0 < len(records) < self._last_batch and self._last_batch >= GATHER_FROM_RECORDS:
+                self._accept(self._consumer.poll(limits.BATCH_RECORDS_MAX - len(records), limits.GATHER_S))
+            self._note_back()
+        except LogUnavailable as error:
+            self._note_away(error)
+
+    def _poll_wait_s(self) -> float:
+        if self._pending or self._restoring or any(task.has_work() for task in self._running()):
+            return 0.0
+        if self._pool is not None and self._pool.is_busy:
+            return BUSY_POLL_S
+        due = [due for task in self._running() if (due := task.next_due_ms()) is not None]
+        return min([POLL_S_MAX, *(max(0.0, (at_ms - self._clock.now_ms()) / 1000) for at_ms in due)])
+
+    def _running(self) -> list[Task]:
+        return list(dict.fromkeys(self.tasks.values()))
+
+    def _accept(self, records: Sequence[Record]) -> None:
+        by_task: dict[Task, list[Record]] = {}
+        for record in records:
+            task = self.tasks.get(TopicPartition(record.topic, record.partition))
+            if task is not None:
+                by_task.setdefault(task, []).append(record)
+        for task, owned in by_task.items():
+            task.accept(owned)
+
+    def _balance_pauses(self) -> None:
+        assert self._consumer is not None
+        for task in self._running():
+            full, paused = task.is_full(), task.inputs[0] in self._paused
+            if full and not paused:
+                self._consumer.pause(task.inputs)
+                self._paused.update(task.inputs)
+            elif paused and not full:
+                self._consumer.resume(task.inputs)
+                self._paused.difference_update(task.inputs)
+
+    def _take_results(self) -> None:
+        if self._pool is None:
+            return
+        for finished in self._pool.take():
+            cast("Task", finished.owner).finished(finished)
+
+    def consumed(self, at: TopicPartition) -> int:
+        """How far the consumer has read, past markers."""
+        assert self._consumer is not None
+        return self._consumer.position(at)
+
+    def _gather(self) -> list[Event]:
+        batch: list[Event] = []
+        for task in self._running():
+            if len(batch) < limits.BATCH_RECORDS_MAX:
+                batch += task.events(limits.BATCH_RECORDS_MAX - len(batch))
+        self._last_batch = len(batch)
+        return batch
+
+    # --- 2 to 7 ------------------------------------------------------------------------------------------------------------------------
+
+    def _run(self, batch: list[Event]) -> bool:
+        """Transact a batch; on an error that its content causes, in halves until one event is left to quarantine."""
+        tasks = list(dict.fromkeys(event.task for event in batch))
+        try:
+            done = self._transact(tasks, batch)
+        except CommitUnknown as error:
+            logger.warning("commit outcome unknown: taking over from what is committed", role=self.name, detail=str(error))
+            self._metrics.commit_unknown(self.name)
+            self._take_over_own(fenced=getattr(error, "fenced", False))
+            return False
+        except ProducerFenced as error:
+            logger.warning("fenced", role=self.name, detail=str(error))
+            self._take_over_own(fenced=True)
+            return False
+        except (LogUnavailable, TransactionAborted) as error:
+            self._abort(tasks)
+            self._aborts += 1
+            self._metrics.aborted(self.name)
+            if isinstance(error, TransactionAborted) and self._aborts > 1:
+                return self._bisect(batch, error)
+            self._wait(0.05)
+            return False
+        except UsageError:
+            raise
+        except Exception as error:  # noqa: BLE001 - one event must not stop the partition (CASES 79)
+            logger.exception("a batch could not be decided; looking for the event", role=self.name)
+            self._abort(tasks)
+            return self._bisect(batch, error)
+        self._pending = batch[done:]
+        self._aborts = 0
+        return True
+
+    def _abort(self, tasks: Iterable[Task]) -> None:
+        for task in tasks:
+            task.drop()
+        if self._producer is not None:
+            self._producer.abort()
+
+    def _bisect(self, batch: list[Event], error: Exception) -> bool:
+        """Half of the batch next time; a single event is dead-lettered."""
+        self._aborts = 1
+        if len(batch) > 1:
+            half = len(batch) // 2
+            committed = self._run(batch[:half])
+            if self._producer is not None and committed:
+                self._pending = [*self._pending, *batch[half:]]
+            elif self._producer is not None:
+                self._pending = batch
+            return committed
+        event = batch[0]
+        logger.error("an event cannot be committed; dead-lettering it", role=self.name, detail=str(error))
+        return self._run([Event(event.task, Poisoned(event, error), event.record)])
+
+    def _transact(self, tasks: Sequence[Task], batch: Sequence[Event]) -> int:
+        """One batch, one transaction. Returns how many events of it are done (a full transaction leaves the rest for the next).
+
+        1. Read: the events are here; prefetch the rows they name.
+        2. Decide every event in a plain loop over the overlay, then what follows for all they touched.
+        3. Begin only now; produce changelog rows, facts, requests, continuations, replies.
+        4. Send the consumed position of every input of every task that is touched, consumed or not: this is what fences a task that
+           is no longer ours by the group's generation. All of them are real offsets; -1001 or an empty list fences nothing.
+        5. Commit. An error in here means that the outcome is unknown.
+        6. Apply the rows and changelog positions to the store in one write. A crash before this is healed by the changelog.
+        7. Release local work: offers to live sessions, segments, publications.
+        """
+        producer = self._producer
+        assert producer is not None
+        started_s = self._clock.monotonic_s()
+        self._at(1)
+        for task in tasks:
+            task.prefetch([event for event in batch if event.task is task])
+        self._at(2)
+        outputs, done = self._decide(tasks, batch)
+        changes = {task: task.changes() for task in tasks}
+        moved = {self._position_after(event.record) for event in batch[:done] if event.record is not None}
+        if outputs.records or moved or any(changes.values()):
+            self._at(3)
+            producer.begin()
+            begun_s = self._clock.monotonic_s()
+            ends = self._produce(producer, outputs, changes)
+            self._at(4)
+            offsets = {at: self.positions[at] for task in tasks for at in task.inputs}
+            for at, offset in sorted(moved, key=lambda position: position[1]):
+                offsets[at] = offset
+            producer.send_offsets(offsets, self._metadata)
+            self._at(5)
+            producer.commit(COMMIT_TIMEOUT_S)
+            self._metrics.committed(self.name, done, self._clock.monotonic_s() - started_s, self._clock.monotonic_s() - begun_s)
+            self._at(6)
+            self.positions.update(offsets)
+        else:
+            ends = {}
+        for task in tasks:
+            task.apply(changes[task], ends)
+        self._at(7)
+        for task in tasks:
+            task.release()
+        return done
+
+    def _decide(self, tasks: Sequence[Task], batch: Sequence[Event]) -> tuple[Outputs, int]:
+        outputs = Outputs()
+        done = 0
+        for event in batch:
+            if isinstance(event.what, Poisoned):
+                event.task.quarantine(event.what.event, event.what.error, outputs)
+            else:
+                event.task.decide(event, outputs)
+            done += 1
+            if outputs.bytes > limits.TRANSACTION_BYTES_MAX:
+                break
+        for task in tasks:
+            task.settle(outputs)
+        return outputs, done
+
+    @staticmethod
+    def _position_after(record: Record) -> tuple[TopicPartition, int]:
+        return TopicPartition(record.topic, record.partition), record.offset + 1
+
+    def _produce(
+        self, producer: Producer, outputs: Outputs, changes: Mapping[Task, Mapping[bytes, bytes]]
+    ) -> dict[TopicPartition, int]:
+        """Produce everything; the returned mapping holds, once committed, the last changelog offset of each partition."""
+        produce = producer.produce
+        ends: dict[TopicPartition, int] = {}
+        for task, rows in changes.items():
+            last = {task.changelog_of(key)[0]: key for key in rows}  # its delivery report is the highest of its partition
+            for key, value in rows.items():
+                at, record_key = task.changelog_of(key)
+                note = _noting(ends, at) if last[at] is key else None
+                produce(at.topic, value, key=record_key, partition=at.partition, on_offset=note)
+        for topic, out, out_key, partition, headers in outputs.records:
+            produce(topic, out, key=out_key, partition=partition, headers=headers)
+        return ends
+
+
+class Poisoned(NamedTuple):
+    """Stands for an event that cannot be committed."""
+
+    event: Event
+    error: Exception
+
+
+def _noting(ends: dict[TopicPartition, int], at: TopicPartition) -> Callable[[int], None]:
+    def note(offset: int) -> None:
+        ends[at] = offset
+
+    return note
+
+
+def changelog_positions(
+    ends: Mapping[TopicPartition, int], topic_ids: Mapping[str, str], now_ms: int
+) -> dict[str, ChangelogPosition]:
+    """Changelog positions to store with a batch's rows."""
+    return {at.topic: ChangelogPosition(topic_ids[at.topic], offset + 1, now_ms) for at, offset in ends.items()}

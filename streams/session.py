@@ -1,0 +1,174 @@
+"""A session: the process-local hand-off of one itemised unit (DESIGN 7 'Live', 'Suspending', 'Handing over').
+
+It pulls the source by demand and bounds what is unresolved by the window. A live session also feeds admitted completions into the suffix;
+a session that is not live only dispatches. It holds ids and counts, no payloads, and everything in it can be made again from rows: losing
+it costs repeated work, never a result.
+
+    reserved     items asked of the source, not dispatched yet           |  reserved + unresolved <= window
+    unresolved   live: dispatched without output;  else: without answer  |
+    waiting      answered without output: offered, running, or between attempts
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from schemas import limits
+from schemas.errors import SourceChanged
+from schemas.facts import (
+    BoundaryCompletionAdmitted,
+    BoundaryInteractionDispatched,
+    ContinuationCompleted,
+    Fact,
+    InteractionTimedOut,
+    SourceEnded,
+)
+from topologies.dispatch import SourceItem
+from topologies.pipeline import AwaitStep
+
+if TYPE_CHECKING:
+    from state.unit import UnitRecord
+
+CHUNK_S_SHORT = 0.010
+CHUNK_S_LONG = 0.050
+"""A chunk of suffixes aims between these: long enough to be worth a thread's turn, short enough to free its slots soon."""
+
+
+class ChunkSize:
+    """How many items the next suffix job runs, and how many jobs side by side, from how long the last ones took."""
+
+    def __init__(self) -> None:
+        self.items = 8
+        self.jobs_max = 2
+
+    def learn(self, items: int, seconds: float) -> None:
+        """Adapt to a chunk that ran."""
+        if seconds < CHUNK_S_SHORT and items >= self.items:
+            self.items = min(self.items * 2, limits.CHUNK_ITEMS_MAX)
+        elif seconds > CHUNK_S_LONG:
+            self.items = max(self.items // 2, 1)
+        # Functions that compute share one interpreter lock: more threads only get in each other's way. Functions that wait do not.
+        self.jobs_max = limits.POOL_THREADS if seconds / max(items, 1) > 0.001 else 2  # noqa: PLR2004 - a millisecond an item
+
+
+class Session:
+    """One open unit on this worker; used by the loop's thread only."""
+
+    def __init__(self, unit: UnitRecord, step: AwaitStep, stream: SourceStream | None, *, live: bool, now_s: float) -> None:
+        self.unit_id = unit.unit_id
+        self.execution_id = unit.execution_id
+        self.step = step
+        self.live = live
+        self.stream = stream
+        self.is_ended = unit.source_count is not None
+        self.is_pulling = False
+        self.next_index = unit.dispatched
+        self.reserved = 0
+        self.unresolved: set[int] = set()
+        self.waiting: set[int] = set()
+        self.offers: deque[int] = deque()
+        self.running = 0
+        self.chunk = ChunkSize()
+        self.is_closed = False
+        self.parking_asked = False
+        self.active_s = now_s
+
+    @property
+    def occupancy(self) -> int:
+        """Window slots taken."""
+        return self.reserved + len(self.unresolved)
+
+    def room(self) -> int:
+        """Items that may be pulled now."""
+        if self.is_pulling or self.is_ended or self.is_closed or self.stream is None:
+            return 0
+        return min(self.step.window - self.occupancy, limits.PULL_ITEMS_MAX)
+
+    def recover(self, item_index: int, *, answered: bool, has_output: bool, due: bool) -> None:
+        """Take one dispatched item over from its rows: skip it, offer it, or await it."""
+        if has_output:
+            return
+        if self.live:
+            self.unresolved.add(item_index)
+        elif not answered:
+            self.unresolved.add(item_index)
+        if answered:
+            self.waiting.add(item_index)
+            if self.live and not due:
+                self.offers.append(item_index)
+
+    def note(self, fact: Fact, now_s: float) -> None:
+        """A fact of its unit was committed."""
+        self.active_s = now_s
+        match fact:
+            case BoundaryInteractionDispatched(item_index=int(index)):
+                self.reserved -= 1
+                self.unresolved.add(index)
+                self.next_index = index + 1
+            case BoundaryCompletionAdmitted(item_index=int(index)):
+                self.waiting.add(index)
+                if not self.live:
+                    self.unresolved.discard(index)
+            case ContinuationCompleted():
+                self.unresolved.discard(fact.item_index)
+                self.waiting.discard(fact.item_index)
+            case InteractionTimedOut(item_index=int(index)) if fact.resolution == "skip":
+                self.unresolved.discard(index)
+            case SourceEnded():
+                self.is_ended = True
+            case _:
+                pass
+
+    def offer(self, item_index: int) -> None:
+        """An admitted completion, committed."""
+        self.offers.append(item_index)
+
+    def idle_at_s(self) -> float | None:
+        """When the session has been idle for `live.idle`, or None while it is not."""
+        if not self.is_ended or self.offers or self.running:
+            return None
+        return self.active_s + self.step.idle_ms / 1000
+
+    def wants_parking(self, now_s: float) -> bool:
+        """Whether parking the unit is all that is left to do."""
+        if not self.is_ended or self.running or (self.live and self.offers):
+            return False
+        idle_at_s = self.idle_at_s()
+        return not self.live or (idle_at_s is not None and now_s >= idle_at_s)
+
+
+class SourceStream:
+    """The items entering a unit, read on the worker pool, with one item of lookahead: the last dispatch knows that it is the last."""
+
+    def __init__(self, open_items: Callable[[], Iterator[SourceItem]]) -> None:
+        self._open = open_items
+        self._items: Iterator[SourceItem] | None = None
+        self._ahead: SourceItem | None = None
+
+    def pull(self, count: int) -> tuple[list[SourceItem], bool]:
+        """The next items, at most `count`, and whether the stream has ended with them."""
+        if self._items is None:
+            self._items = self._open()
+            self._ahead = next(self._items, None)
+        pulled: list[SourceItem] = []
+        while self._ahead is not None and len(pulled) < count:
+            pulled.append(self._ahead)
+            self._ahead = next(self._items, None)
+        return pulled, self._ahead is None
+
+
+def check_same_item(index: int, item: SourceItem, stored_request: bytes, stored_key: str, *, by_key: bool) -> None:
+    """A re-read item must be the one that was dispatched: by its idempotency fields, or the whole payload if it declares none.
+
+    Raises:
+        SourceChanged: it is another one.
+    """
+    same = item.idempotency_key == stored_key if by_key else item.request == stored_request
+    if not same:
+        msg = (
+            f"item {index} of the source is not the one whose request was sent; restore the source as it was, then redrive the execution, "
+            "or submit the changed source as a new one"
+        )
+        raise SourceChanged(msg)

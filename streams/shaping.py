@@ -1,0 +1,50 @@
+"""Shaping: read an answer by the step's types, and project it where the step has a projector (BEHAVIOUR 5.4).
+
+Validation is compiled and runs inline. A projector is the author's code: it runs on the worker pool, before the batch opens (DESIGN 6).
+"""
+
+from __future__ import annotations
+
+from pydantic import ValidationError
+
+from schemas import limits
+from state.interaction import InteractionRecord, InteractionStatus
+from topologies.admission import Misshapen, Shape, Shaped
+from topologies.pipeline import AwaitStep, Completion
+
+DETAIL_CHARS_MAX = 500
+
+
+def shape(step: AwaitStep, row: InteractionRecord | None, payload: bytes, *, actor: str | None, recorded_at_ms: int) -> Shape:
+    """The answer as the step's output, or why it is not one.
+
+    A projector is not run where there is no request yet, nor again for an interaction that was answered (BEHAVIOUR hole 24).
+    """
+    if len(payload) > limits.PAYLOAD_BYTES_MAX:
+        return Misshapen(f"{len(payload)} bytes; at most {limits.PAYLOAD_BYTES_MAX} (limits.PAYLOAD_BYTES_MAX)")
+    kind = step.answer_type
+    try:
+        value = kind.validate_json(payload)
+    except ValidationError as error:
+        return Misshapen(_first_error(error, kind.name))
+    except ValueError as error:
+        return Misshapen(f"not a {kind.name}: {error}"[:DETAIL_CHARS_MAX])
+    canonical = kind.to_json(value)
+    if step.projection is None:
+        return Shaped(canonical, None)
+    if row is None or row.status is not InteractionStatus.PENDING or row.projector != step.projection.name:
+        return Shaped(None, canonical)
+    try:
+        request = step.input.validate_json(row.request)
+        metadata = Completion(interaction_id=row.interaction_id, actor=actor or "", completed_at_ms=recorded_at_ms)
+        output = step.output.validate(step.projection.project(request, value, metadata))
+        return Shaped(step.output.to_json(output), canonical)
+    except Exception as error:  # noqa: BLE001 - the author's code; whatever it raises refuses the answer, which stays answerable
+        return Misshapen(f"projector {step.projection.name}: {type(error).__name__}: {error}"[:DETAIL_CHARS_MAX])
+
+
+def _first_error(error: ValidationError, name: str) -> str:
+    """The first thing wrong, without the value itself (it may hold what nobody should read in a log)."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(str(part) for part in first["loc"]) or "value"
+    return f"not a {name}: {where}: {first['msg']}"[:DETAIL_CHARS_MAX]

@@ -1,0 +1,80 @@
+"""Timers: an index of what is due when, derived from rows and rebuilt from them (DESIGN 6).
+
+Kept in buckets of 100 ms, so that arming, disarming and asking cost the same however many there are, and memory follows the armed ones.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+from state.execution import ExecutionRecord, ExecutionStatus
+from state.folding import Row
+from state.interaction import InteractionRecord, InteractionStatus
+from state.item import ItemRecord, ItemStatus
+
+BUCKET_MS = 100
+
+
+def due_of(row: Row) -> int | None:
+    """When a row needs attention by itself, or None."""
+    match row:
+        case InteractionRecord():
+            return row.deadline_ms if row.status is InteractionStatus.PENDING else None
+        case ItemRecord():
+            return row.due_ms if row.status is ItemStatus.PENDING else None
+        case ExecutionRecord():
+            open_ = row.status in (ExecutionStatus.WAIT_RETRY, ExecutionStatus.RUNNING)
+            return row.due_ms if open_ else None
+        case _:
+            return None
+
+
+class TimerIndex:
+    """What is due when, by row key."""
+
+    def __init__(self) -> None:
+        self._due: dict[bytes, int] = {}
+        self._buckets: dict[int, set[bytes]] = {}
+        self._heap: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    def arm(self, key: bytes, due_ms: int | None) -> None:
+        """Set, move or (None) remove the timer of a row."""
+        before = self._due.get(key)
+        if before == due_ms:
+            return
+        if before is not None:
+            self._remove(key, before)
+        if due_ms is not None:
+            self._due[key] = due_ms
+            bucket = due_ms // BUCKET_MS
+            keys = self._buckets.get(bucket)
+            if keys is None:
+                keys = self._buckets[bucket] = set()
+                heapq.heappush(self._heap, bucket)
+            keys.add(key)
+
+    def _remove(self, key: bytes, due_ms: int) -> None:
+        del self._due[key]
+        bucket = due_ms // BUCKET_MS
+        keys = self._buckets[bucket]
+        keys.discard(key)
+        if not keys:
+            del self._buckets[bucket]  # its heap entry is skipped when it comes up
+
+    def next_ms(self) -> int | None:
+        """When the next timer may be due (never later than it is), or None."""
+        while self._heap and self._heap[0] not in self._buckets:
+            heapq.heappop(self._heap)
+        return self._heap[0] * BUCKET_MS if self._heap else None
+
+    def due(self, now_ms: int, limit: int) -> list[bytes]:
+        """At most `limit` keys that are due, earliest buckets first; they stay armed until their row says otherwise."""
+        found: list[bytes] = []
+        for bucket in sorted(bucket for bucket in self._buckets if bucket * BUCKET_MS <= now_ms):
+            found += [key for key in self._buckets[bucket] if self._due[key] <= now_ms]
+            if len(found) >= limit:
+                return found[:limit]
+        return found

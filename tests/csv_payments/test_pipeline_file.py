@@ -1,0 +1,59 @@
+"""The demo's pipeline.yaml is a good pipeline, read as any author's would be."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from connectors.files import CsvRows, identify
+from topologies.loading import load_pipeline
+from topologies.pipeline import AwaitStep, Pipeline, RunStep
+
+PIPELINE = Path(__file__).parents[2] / "topologies" / "csv_payments" / "pipeline.yaml"
+
+
+@pytest.fixture
+def pipeline() -> Pipeline:
+    return load_pipeline(PIPELINE, environ={"KAWAIT_TOKEN_K1": "a secret of at least thirty-two characters"})
+
+
+def test_it_loads_with_the_steps_of_the_surface(pipeline: Pipeline) -> None:
+    assert [step.step_id for step in pipeline.steps] == [
+        "process-csv-payments-input",
+        "await-payment-provider",
+        "process-approved",
+        "process-unapproved",
+        "finalize-payment-output",
+    ]
+    assert isinstance(pipeline.steps[1], AwaitStep)
+
+
+def test_the_csv_columns_are_those_of_the_surface(pipeline: Pipeline) -> None:
+    (model,) = pipeline.output_type.arms
+    assert isinstance(model, type)
+    assert CsvRows(model).header == (b"csvId,recipient,amount,currency,status,message,reference,fee,conversationId\r\n")
+
+
+def test_the_source_object_is_the_first_steps_input(pipeline: Pipeline, tmp_path: Path) -> None:
+    path = tmp_path / "one.csv"
+    path.write_text("ID,Recipient,Amount,Currency\n1,Ann,6730.3,EUR\n")
+    read = pipeline.steps[0]
+    assert isinstance(read, RunStep)
+    file = read.input.validate_json(json.dumps(asdict(identify(path))))
+    records = list(read.function(file))
+    assert [record.csvPaymentsInputFilePath for record in records] == [str(path)]
+    assert read.output.accepts(records[0])
+
+
+def test_a_bad_file_is_not_tried_again(pipeline: Pipeline, tmp_path: Path) -> None:
+    (tmp_path / "bad.csv").write_text("ID,Recipient\n")
+    read = pipeline.steps[0]
+    assert isinstance(read, RunStep)
+    file = read.input.validate_json(json.dumps({"path": str(tmp_path / "bad.csv")}))
+    with pytest.raises(ValueError, match=r"bad\.csv, line 1: column Amount, Currency is missing") as caught:
+        next(read.function(file))
+    assert not read.retry.is_retryable(caught.value)
+    assert read.retry.is_retryable(FileNotFoundError())

@@ -1,0 +1,1 @@
+"""What follows: pure decisions, one module a concern, and the pipeline model."""

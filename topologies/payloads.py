@@ -1,0 +1,359 @@
+"""The types that travel between steps and cross to the outside, compiled once.
+
+Rules
+  1. A payload type is a pydantic model, a union of models, or a list of these (SURFACE, "pipeline.yaml").
+  2. One value has one canonical JSON text: decimals as strings, timestamps as RFC 3339, unions with their discriminator,
+     fields in the model's order under the names that validation accepts. What is written can be read back as the same arm;
+     a union whose arms cannot be told apart in JSON is therefore refused here, when the pipeline loads.
+  3. A value that has passed `validate` is of exactly one declared arm: an instance of a subclass becomes the declared arm,
+     because its JSON would become that after a restart, and both ways must give the same output (DESIGN 7).
+
+Hot path: `validate_json`, `to_json` and `accepts` run for every item; they call the compiled validator directly.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from decimal import Decimal
+from functools import lru_cache
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
+
+from pydantic import AliasChoices, BaseModel, TypeAdapter
+from pydantic_core import to_jsonable_python
+from typing_extensions import TypeAliasType, override
+
+from schemas.errors import UsageError
+
+Alternative = Any
+"""One arm as the author wrote it: a model class, or a parametrised `list`."""
+
+NULL_TEXT = "<null>"
+"""How an absent or null field prints in a key (BEHAVIOUR F6)."""
+
+
+class PayloadTypeError(UsageError):
+    """A name that does not lead to a payload type; the message says why, `advice` what to write.
+
+    Attributes:
+        advice: What to write instead.
+    """
+
+    def __init__(self, message: str, advice: str) -> None:
+        self.advice = advice
+        super().__init__(message)
+
+
+class PayloadType:
+    """A compiled payload type.
+
+    Attributes:
+        name: As in pipeline.yaml: `module:name`; several joined by ` | ` for a union that the loader put together.
+        python_type: The type as the author wrote it.
+        alternatives: The union's arms flattened, as written; one entry when it is no union.
+        arms: The run-time class of each alternative (`list` for a list), fit for `isinstance`.
+    """
+
+    __slots__ = (
+        "_exact",
+        "_serialize",
+        "_validate_json",
+        "_validate_python",
+        "alternatives",
+        "arms",
+        "name",
+        "python_type",
+    )
+
+    def __init__(self, *, name: str, python_type: Any) -> None:
+        """Compile.
+
+        Raises:
+            PayloadTypeError: Not a payload type, or pydantic cannot build it, or its arms look alike in JSON.
+        """
+        self.name = name
+        self.python_type = python_type
+        self.alternatives = tuple(_alternatives(python_type, name))
+        self.arms: tuple[type, ...] = tuple(dict.fromkeys(_run_time_class(arm) for arm in self.alternatives))
+        _refuse_look_alikes(name, python_type, self.alternatives)
+        _refuse_lossy(self.alternatives)
+        adapter = _compile(name, python_type)
+        self._exact = frozenset(arm for arm in self.arms if arm is not list)
+        self._validate_json = adapter.validator.validate_json
+        self._validate_python = adapter.validator.validate_python
+        self._serialize = adapter.serializer.to_json
+
+    @classmethod
+    def union(cls, members: Iterable[PayloadType]) -> PayloadType:
+        """The union of several payload types; the member itself when there is one.
+
+        Raises:
+            PayloadTypeError: The arms look alike in JSON.
+        """
+        unique = {member.name: member for member in members}
+        if len(unique) == 1:
+            return next(iter(unique.values()))
+        python_type: Any = Union[tuple(member.python_type for member in unique.values())]  # noqa: UP007 - built at run time
+        return cls(name=" | ".join(unique), python_type=python_type)
+
+    def validate_json(self, data: bytes | str) -> Any:
+        """Decode canonical or foreign JSON into a typed value.
+
+        Raises:
+            pydantic.ValidationError: Not JSON, or not of this type.
+        """
+        return self._validate_json(data)
+
+    def validate(self, value: Any) -> Any:
+        """Turn a Python value (an instance, a dict, a list of these) into the canonical typed value.
+
+        Raises:
+            pydantic.ValidationError: Not of this type.
+            ValueError: An instance of a subclass whose fields do not fit the declared arm.
+        """
+        typed = self._validate_python(value)
+        if type(typed) in self._exact or (type(typed) is list and self._is_exact_list(typed)):
+            return typed
+        return self._validate_json(self.to_json(typed))
+
+    def to_json(self, value: Any) -> bytes:
+        """The canonical JSON of a typed value, UTF-8.
+
+        Raises:
+            ValueError: The value is not of this type, or was changed into something that is not.
+        """
+        return self._serialize(value, by_alias=True, round_trip=True, warnings="error")
+
+    def same(self, left: bytes, right: bytes) -> bool:
+        """Whether two canonical texts mean the same value: equal bytes, or equal once decoded (1.0 and 1.00)."""
+        return left == right or bool(self._validate_json(left) == self._validate_json(right))
+
+    def accepts(self, value: Any) -> bool:
+        """Whether a typed value is of one of the arms: the routing test of a branch."""
+        if type(value) in self._exact:
+            return True
+        if isinstance(value, list):
+            return any(_list_matches(value, arm) for arm in self.alternatives if _is_list(arm))
+        return isinstance(value, self.arms)
+
+    def covers(self, alternative: Alternative) -> bool:
+        """Whether every value of the alternative is accepted here: the static twin of `accepts`."""
+        return any(_covers(arm, alternative) for arm in self.alternatives)
+
+    def field_names(self) -> tuple[str, ...]:
+        """The names a key template may use: those that every arm has, by attribute or by JSON name, sorted."""
+        names = [_fields_of(arm).keys() for arm in self.alternatives]
+        return tuple(sorted(set(names[0]).intersection(*names[1:]))) if names else ()
+
+    def has_field(self, path: str) -> bool:
+        """Whether every arm has the field; dots descend into nested models."""
+        return all(_has_path(arm, path.split(".")) for arm in self.alternatives)
+
+    def field_text(self, value: Any, path: str) -> str:
+        """The text of a field for keys: strings as they are, others as canonical JSON prints them, `<null>` for none.
+
+        Args:
+            value: A typed value of this type.
+            path: A name for which `has_field` holds.
+        """
+        for name in path.split("."):
+            if value is None:
+                return NULL_TEXT
+            value = getattr(value, _fields_of(cast(Alternative, type(value)))[name])
+        return _text(value)
+
+    def _is_exact_list(self, value: list[Any]) -> bool:
+        models = {
+            member for arm in self.alternatives if _is_list(arm) for member in _alternatives(get_args(arm)[0], "")
+        }
+        return all(type(item) in models for item in value)
+
+    @override
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, PayloadType) and other.name == self.name and bool(other.python_type == self.python_type)
+        )
+
+    @override
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    @override
+    def __repr__(self) -> str:
+        return f"PayloadType({self.name!r})"
+
+
+def _compile(name: str, python_type: Any) -> TypeAdapter[Any]:
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(python_type)
+        adapter.rebuild(raise_errors=True)
+    except Exception as error:  # pydantic raises many kinds; each is the author's mistake in this type
+        summary = str(error).splitlines()[0]
+        raise PayloadTypeError(f"{name} cannot be compiled: {summary}", "correct the type's definition") from error
+    return adapter
+
+
+def _unwrapped(python_type: Any) -> Any:
+    while True:
+        if isinstance(python_type, TypeAliasType):
+            python_type = python_type.__value__
+        elif get_origin(python_type) is Annotated:
+            python_type = get_args(python_type)[0]
+        else:
+            return python_type
+
+
+def _alternatives(python_type: Any, name: str) -> Iterator[Alternative]:
+    bare = _unwrapped(python_type)
+    origin = get_origin(bare)
+    if origin in (Union, types.UnionType):
+        for member in get_args(bare):
+            yield from _alternatives(member, name)
+    elif origin is list:
+        tuple(_alternatives(get_args(bare)[0], name))
+        yield bare
+    elif isinstance(bare, type) and issubclass(bare, BaseModel) and bare is not BaseModel:
+        yield bare
+    else:
+        shown = getattr(bare, "__name__", str(bare))
+        raise PayloadTypeError(
+            f"{name or shown} is not a payload type ({shown})",
+            "use a pydantic model, a union of models, or a list of these",
+        )
+
+
+def _is_list(alternative: Alternative) -> bool:
+    origin: Any = get_origin(alternative)
+    return origin is list
+
+
+def _run_time_class(alternative: Alternative) -> type:
+    return list if _is_list(alternative) else cast("type", alternative)
+
+
+def _covers(target: Alternative, source: Alternative) -> bool:
+    target_is_list, source_is_list = _is_list(target), _is_list(source)
+    if target_is_list and source_is_list:
+        members = tuple(_alternatives(get_args(target)[0], ""))
+        return all(any(_covers(member, item) for member in members) for item in _alternatives(get_args(source)[0], ""))
+    return not target_is_list and not source_is_list and issubclass(source, target)
+
+
+def _list_matches(value: list[Any], arm: Alternative) -> bool:
+    members = tuple(_run_time_class(member) for member in _alternatives(get_args(arm)[0], ""))
+    return all(isinstance(item, members) for item in value)
+
+
+def _refuse_look_alikes(name: str, python_type: Any, alternatives: tuple[Alternative, ...]) -> None:
+    """Refuse a plain union in which the JSON of one arm would be read as another arm.
+
+    Without a discriminator pydantic takes the arm that uses most fields, the first of equals. The JSON of `right` is read
+    as `left` when `left` needs nothing that it lacks and knows all that it has, unless a Literal field differs.
+    """
+    if _has_discriminator(python_type):
+        return  # pydantic itself checks it
+    models = [arm for arm in alternatives if not _is_list(arm)]
+    for index, right in enumerate(models):
+        for left in models[:index] + models[index + 1 :]:
+            if _reads_as(right, left):
+                raise PayloadTypeError(
+                    f"{left.__name__} and {right.__name__} of {name} cannot be told apart in JSON",
+                    'give each a field such as `kind: Literal["..."] = "..."` with its own value',
+                )
+
+
+def _reads_as(source: type[BaseModel], target: type[BaseModel]) -> bool:
+    required = {field for field, info in target.model_fields.items() if info.is_required()}
+    written = set(source.model_fields)
+    if not required <= written or not written <= set(target.model_fields):
+        return False
+    return not any(
+        _literals(source, field).isdisjoint(_literals(target, field))
+        for field in written
+        if _both_literal(source, target, field)
+    )
+
+
+def _literals(model: type[BaseModel], field: str) -> frozenset[Any]:
+    annotation = _unwrapped(model.model_fields[field].annotation)
+    return frozenset(get_args(annotation)) if get_origin(annotation) is Literal else frozenset()
+
+
+def _both_literal(source: type[BaseModel], target: type[BaseModel], field: str) -> bool:
+    return bool(_literals(source, field)) and bool(_literals(target, field))
+
+
+def _has_discriminator(python_type: Any) -> bool:
+    while isinstance(python_type, TypeAliasType):
+        python_type = python_type.__value__
+    metadata = get_args(python_type)[1:] if get_origin(python_type) is Annotated else ()
+    return any(getattr(mark, "discriminator", None) is not None for mark in metadata)
+
+
+def _refuse_lossy(alternatives: tuple[Alternative, ...]) -> None:
+    """Refuse models whose own JSON does not lead back to them (rule 2): the value would change in a restart."""
+    for model in alternatives:
+        if _is_list(model):
+            _refuse_lossy(tuple(_alternatives(get_args(model)[0], "")))
+            continue
+        for attribute, info in model.model_fields.items():
+            if info.exclude:
+                raise PayloadTypeError(
+                    f"{model.__name__}.{attribute} is excluded from JSON and would be lost", "remove exclude=True"
+                )
+            written = info.serialization_alias or attribute
+            if written not in _readable_names(model, attribute):
+                message = f"{model.__name__}.{attribute} is written as {written!r}, which validation does not read"
+                raise PayloadTypeError(message, "use one alias for both: Field(alias=...)")
+
+
+def _readable_names(model: type[BaseModel], attribute: str) -> set[str]:
+    alias = model.model_fields[attribute].validation_alias
+    by_name = model.model_config.get("populate_by_name") or model.model_config.get("validate_by_name")
+    names = {attribute} if alias is None or by_name else set()
+    if isinstance(alias, AliasChoices):
+        names.update(choice for choice in alias.choices if isinstance(choice, str))
+    elif isinstance(alias, str):
+        names.add(alias)
+    return names
+
+
+@lru_cache(maxsize=1_024)
+def _fields_of(alternative: Alternative) -> Mapping[str, str]:
+    """Name as written or as in JSON -> attribute. Empty for a list, whose items have no single field."""
+    if not (isinstance(alternative, type) and not get_args(alternative) and issubclass(alternative, BaseModel)):
+        return {}
+    fields = alternative.model_fields
+    names = {info.serialization_alias: attribute for attribute, info in fields.items() if info.serialization_alias}
+    return {**names, **{attribute: attribute for attribute in fields}}
+
+
+def _has_path(alternative: Alternative, path: list[str]) -> bool:
+    attribute = _fields_of(alternative).get(path[0])
+    if attribute is None:
+        return False
+    return len(path) == 1 or all(
+        _has_path(arm, path[1:]) for arm in _models_in(alternative.model_fields[attribute].annotation)
+    )
+
+
+def _models_in(annotation: Any) -> Iterator[Alternative]:
+    bare = _unwrapped(annotation)
+    if get_origin(bare) in (Union, types.UnionType):
+        for member in get_args(bare):
+            yield from _models_in(member)
+    elif bare is not type(None):
+        yield bare
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return NULL_TEXT
+    if isinstance(value, Decimal):
+        return str(value)
+    plain = to_jsonable_python(value)
+    if isinstance(plain, bool):
+        return "true" if plain else "false"
+    return str(plain)
