@@ -1,6 +1,6 @@
 """What travels on our own topics besides facts, and the JSON that the outside party reads and writes (SURFACE 'Topics and envelopes').
 
-Own envelopes are msgspec structs, written as Avro (schemas.avro). The outside's JSON is read with the payload left raw: the payload is
+Own envelopes are msgspec structs, written as Avro (schemas.codec). The outside's JSON is read with the payload left raw: the payload is
 validated once, by the step's own type.
 """
 
@@ -23,7 +23,7 @@ DEFAULT_TENANT = "default"
 # --- commands ----------------------------------------------------------------------------------------------------------------------
 
 
-class SubmitCommand(msgspec.Struct, frozen=True):
+class SubmitCommand(msgspec.Struct, frozen=True, gc=False):
     """Start an execution; a known id is a duplicate and starts nothing."""
 
     execution_id: str
@@ -37,7 +37,7 @@ class SubmitCommand(msgspec.Struct, frozen=True):
     reply_id: str | None = None
 
 
-class CancelCommand(msgspec.Struct, frozen=True):
+class CancelCommand(msgspec.Struct, frozen=True, gc=False):
     """End an execution."""
 
     execution_id: str
@@ -45,7 +45,7 @@ class CancelCommand(msgspec.Struct, frozen=True):
     reply_id: str | None = None
 
 
-class RedriveCommand(msgspec.Struct, frozen=True):
+class RedriveCommand(msgspec.Struct, frozen=True, gc=False):
     """Queue a dead-lettered execution again."""
 
     execution_id: str
@@ -59,7 +59,7 @@ Command = SubmitCommand | CancelCommand | RedriveCommand
 # --- completions -------------------------------------------------------------------------------------------------------------------
 
 
-class ProviderCompletion(msgspec.Struct, frozen=True):
+class ProviderCompletion(msgspec.Struct, frozen=True, gc=False):
     """An answer of the outside party, re-keyed by ingress; judged by the core.
 
     Attributes:
@@ -79,7 +79,7 @@ class ProviderCompletion(msgspec.Struct, frozen=True):
     origin_offset: int = -1
 
 
-class ContinuationCompletion(msgspec.Struct, frozen=True):
+class ContinuationCompletion(msgspec.Struct, frozen=True, gc=False):
     """The continuation agent's answer for one item: its outputs, or its error."""
 
     execution_id: str
@@ -92,7 +92,7 @@ class ContinuationCompletion(msgspec.Struct, frozen=True):
     retryable: bool = True
 
 
-class Continuation(msgspec.Struct, frozen=True):
+class Continuation(msgspec.Struct, frozen=True, gc=False):
     """A continuation record: asks any instance to run the suffix of one item once.
 
     Attributes:
@@ -115,7 +115,7 @@ class Continuation(msgspec.Struct, frozen=True):
 # --- what people read --------------------------------------------------------------------------------------------------------------
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class Refusal(msgspec.Struct, frozen=True, gc=False):
     """An answer that was not admitted, for the step's owner to look at."""
 
     at_ms: int
@@ -132,7 +132,7 @@ class Refusal(msgspec.Struct, frozen=True):
     origin_offset: int
 
 
-class DeadLetter(msgspec.Struct, frozen=True):
+class DeadLetter(msgspec.Struct, frozen=True, gc=False):
     """A dead execution (root only) or a record that could not be decoded.
 
     Attributes:
@@ -156,7 +156,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
     origin_offset: int
 
 
-class Reply(msgspec.Struct, frozen=True):
+class Reply(msgspec.Struct, frozen=True, gc=False):
     """What a waiting door is told; `status` is an execution status, or ACCEPTED right after submission."""
 
     reply_id: str
@@ -185,7 +185,7 @@ ENVELOPES: tuple[type[msgspec.Struct], ...] = (
 # --- the outside's JSON ------------------------------------------------------------------------------------------------------------
 
 
-class RequestEnvelope(msgspec.Struct, frozen=True, rename="camel"):
+class RequestEnvelope(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """The value of a request record."""
 
     tenant_id: str
@@ -202,7 +202,7 @@ class RequestEnvelope(msgspec.Struct, frozen=True, rename="camel"):
     request_payload: msgspec.Raw
 
 
-class AnswerEnvelope(msgspec.Struct, frozen=True, rename="camel"):
+class AnswerEnvelope(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """The value of a completion record as any producer writes it; unknown members are ignored."""
 
     interaction_id: str | None = None

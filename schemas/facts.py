@@ -3,6 +3,8 @@
 `state.folding` turns facts into rows and is the only writer of rows, so the facts topic alone rebuilds every table. A fact therefore
 carries what its rows need. Each fact is one Avro record of the facts topic, named as its class; payloads are UTF-8 JSON in bytes.
 
+They hold no reference that could lead back to them, so the garbage collector need not look at them (`gc=False`).
+
 Common fields: `execution_id` (also the record key), `at_ms` (epoch ms of the owner's clock when it was decided).
 `unit_id` is `<executionId>.<stepIndex>`; `item_index` counts the items of an itemised unit from 0 and is None for a scalar unit.
 """
@@ -12,7 +14,7 @@ from __future__ import annotations
 import msgspec
 
 
-class Fact(msgspec.Struct, frozen=True):
+class Fact(msgspec.Struct, frozen=True, gc=False):
     """What all facts share."""
 
     execution_id: str
@@ -22,7 +24,7 @@ class Fact(msgspec.Struct, frozen=True):
 # --- an execution -----------------------------------------------------------------------------------------------------------------
 
 
-class RunSubmitted(Fact, frozen=True):
+class RunSubmitted(Fact, frozen=True, gc=False):
     """An execution was accepted."""
 
     tenant_id: str
@@ -36,14 +38,14 @@ class RunSubmitted(Fact, frozen=True):
     source_sha256: str | None = None
 
 
-class SegmentAttemptStarted(Fact, frozen=True):
+class SegmentAttemptStarted(Fact, frozen=True, gc=False):
     """The steps from `step_index` to the next boundary were handed to the worker pool."""
 
     step_index: int
     attempt: int
 
 
-class SegmentCompleted(Fact, frozen=True):
+class SegmentCompleted(Fact, frozen=True, gc=False):
     """A segment ended; `output` is the input of what follows at `next_step` (`many`: a JSON array of payloads)."""
 
     next_step: int
@@ -51,7 +53,7 @@ class SegmentCompleted(Fact, frozen=True):
     many: bool = False
 
 
-class SegmentAttemptFailed(Fact, frozen=True):
+class SegmentAttemptFailed(Fact, frozen=True, gc=False):
     """A segment's attempt failed; it is tried again at `retry_at_ms`, or never (None)."""
 
     step_index: int
@@ -61,13 +63,13 @@ class SegmentAttemptFailed(Fact, frozen=True):
     retry_at_ms: int | None
 
 
-class SegmentSuspended(Fact, frozen=True):
+class SegmentSuspended(Fact, frozen=True, gc=False):
     """The execution was parked at a unit (status WAITING_EXTERNAL). Normal control flow."""
 
     unit_id: str
 
 
-class ContinuationSegmentCreated(Fact, frozen=True):
+class ContinuationSegmentCreated(Fact, frozen=True, gc=False):
     """The suffix of a suspended pipeline became work: for one item, or (`item_index` None) for the execution itself."""
 
     unit_id: str
@@ -78,7 +80,7 @@ class ContinuationSegmentCreated(Fact, frozen=True):
     """When an unanswered item continuation is emitted again."""
 
 
-class TerminalPublicationPrepared(Fact, frozen=True):
+class TerminalPublicationPrepared(Fact, frozen=True, gc=False):
     """The effect of publishing the terminal output may start now."""
 
     publication_id: str
@@ -87,7 +89,7 @@ class TerminalPublicationPrepared(Fact, frozen=True):
     """When an unanswered effect counts as lost."""
 
 
-class TerminalPublicationFailed(Fact, frozen=True):
+class TerminalPublicationFailed(Fact, frozen=True, gc=False):
     """An attempt to publish failed; it is prepared again at `retry_at_ms`, or never (None)."""
 
     publication_id: str
@@ -97,33 +99,33 @@ class TerminalPublicationFailed(Fact, frozen=True):
     retry_at_ms: int | None
 
 
-class TerminalPublicationCompleted(Fact, frozen=True):
+class TerminalPublicationCompleted(Fact, frozen=True, gc=False):
     """The terminal output is where it belongs."""
 
     publication_id: str
     outputs: list[str]
 
 
-class RunSucceeded(Fact, frozen=True):
+class RunSucceeded(Fact, frozen=True, gc=False):
     """The execution ended well; nothing of it is open any more."""
 
     result: bytes | None
 
 
-class RunFailed(Fact, frozen=True):
+class RunFailed(Fact, frozen=True, gc=False):
     """The execution ended badly and was dead-lettered."""
 
     error_code: str
     error_message: str
 
 
-class RunCancelled(Fact, frozen=True):
+class RunCancelled(Fact, frozen=True, gc=False):
     """An operator ended the execution."""
 
     reason: str
 
 
-class RunRedriven(Fact, frozen=True):
+class RunRedriven(Fact, frozen=True, gc=False):
     """A dead-lettered execution was queued again, with its await pointer."""
 
     attempt: int
@@ -133,7 +135,7 @@ class RunRedriven(Fact, frozen=True):
 # --- a unit ------------------------------------------------------------------------------------------------------------------------
 
 
-class BoundaryUnitOpened(Fact, frozen=True):
+class BoundaryUnitOpened(Fact, frozen=True, gc=False):
     """An execution reached an await step."""
 
     unit_id: str
@@ -144,14 +146,14 @@ class BoundaryUnitOpened(Fact, frozen=True):
     """Opened with a live session; False: the suspending path from the start."""
 
 
-class SourceEnded(Fact, frozen=True):
+class SourceEnded(Fact, frozen=True, gc=False):
     """The stream entering an itemised unit ended after `count` items. From now on recovery never reads the source again."""
 
     unit_id: str
     count: int
 
 
-class BoundaryDispatchCompleted(Fact, frozen=True):
+class BoundaryDispatchCompleted(Fact, frozen=True, gc=False):
     """Dispatch of a unit is closed: gate one of the suspending path. `expected` and `completed` are counted from rows."""
 
     unit_id: str
@@ -159,14 +161,14 @@ class BoundaryDispatchCompleted(Fact, frozen=True):
     completed: int
 
 
-class ContinuationsSwept(Fact, frozen=True):
+class ContinuationsSwept(Fact, frozen=True, gc=False):
     """Completions of items below `cursor` were looked at once; later ones emit their continuation themselves."""
 
     unit_id: str
     cursor: int
 
 
-class BoundaryUnitClosed(Fact, frozen=True):
+class BoundaryUnitClosed(Fact, frozen=True, gc=False):
     """The unit ended, and with it every interaction, timer and slot of it. `outcome` is a unit status."""
 
     unit_id: str
@@ -176,7 +178,7 @@ class BoundaryUnitClosed(Fact, frozen=True):
 # --- an interaction ----------------------------------------------------------------------------------------------------------------
 
 
-class BoundaryInteractionDispatched(Fact, frozen=True):
+class BoundaryInteractionDispatched(Fact, frozen=True, gc=False):
     """A request left in the same transaction as this fact (`requested` False: a held answer made it unnecessary)."""
 
     unit_id: str
@@ -192,7 +194,7 @@ class BoundaryInteractionDispatched(Fact, frozen=True):
     """The only projector that may complete it (BEHAVIOUR F76)."""
 
 
-class BoundaryCompletionHeld(Fact, frozen=True):
+class BoundaryCompletionHeld(Fact, frozen=True, gc=False):
     """An answer came before its step was reached; it is judged when the step is (policy 9)."""
 
     unit_id: str
@@ -203,7 +205,7 @@ class BoundaryCompletionHeld(Fact, frozen=True):
     completed_at_ms: int
 
 
-class BoundaryCompletionAdmitted(Fact, frozen=True):
+class BoundaryCompletionAdmitted(Fact, frozen=True, gc=False):
     """The answer of an interaction was accepted, once. A *provider completion*."""
 
     unit_id: str
@@ -216,7 +218,7 @@ class BoundaryCompletionAdmitted(Fact, frozen=True):
     completed_at_ms: int
 
 
-class CompletionRefused(Fact, frozen=True):
+class CompletionRefused(Fact, frozen=True, gc=False):
     """An answer for a known interaction was refused; at most `limits.REFUSAL_FACTS_MAX` of an interaction."""
 
     unit_id: str
@@ -224,7 +226,7 @@ class CompletionRefused(Fact, frozen=True):
     reason: str
 
 
-class InteractionTimedOut(Fact, frozen=True):
+class InteractionTimedOut(Fact, frozen=True, gc=False):
     """The deadline passed without an admitted answer. `resolution`: fail, skip or value (the step's `onTimeout`)."""
 
     unit_id: str
@@ -235,7 +237,7 @@ class InteractionTimedOut(Fact, frozen=True):
 # --- an item -----------------------------------------------------------------------------------------------------------------------
 
 
-class ContinuationCompleted(Fact, frozen=True):
+class ContinuationCompleted(Fact, frozen=True, gc=False):
     """One item's suffix ran and its outputs are stored. A *continuation completion*; never one counter with the provider's."""
 
     unit_id: str
@@ -244,7 +246,7 @@ class ContinuationCompleted(Fact, frozen=True):
     outputs: list[bytes]
 
 
-class ContinuationAttemptFailed(Fact, frozen=True):
+class ContinuationAttemptFailed(Fact, frozen=True, gc=False):
     """One item's suffix failed; it is tried again at `retry_at_ms`, or never (None)."""
 
     unit_id: str

@@ -59,11 +59,12 @@ TRANSITIONS: Transitions = {
     **{(status, facts.RunFailed): _S.FAILED for status in sorted(OPEN)},
     **{(status, facts.RunCancelled): _S.CANCELLED for status in sorted(OPEN)},
     **{(status, facts.BoundaryCompletionHeld): status for status in sorted(OPEN)},
+    **{(status, facts.BoundaryInteractionDispatched): status for status in sorted(OPEN)},
     (_S.FAILED, facts.RunRedriven): _S.QUEUED,
 }
 
 
-class ExecutionRecord(msgspec.Struct, frozen=True, array_like=True):
+class ExecutionRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """What is true of an execution.
 
     Attributes:
@@ -185,5 +186,7 @@ def _changes(record: ExecutionRecord, fact: Fact) -> dict[str, object]:
             return {"attempt": fact.attempt, "error_code": None, "error_message": None}
         case facts.BoundaryCompletionHeld():
             return {"held": record.held + 1}
+        case facts.BoundaryInteractionDispatched():
+            return {"held": record.held - 1}
         case _:
             return {}

@@ -103,11 +103,15 @@ def fold(rows: Rows, fact: Fact) -> None:
     Raises:
         IllegalTransition: `fact` is not possible now; no row is changed.
     """
-    folds = (
-        (_ITEM if fact.item_index is not None else _EXECUTION,)
-        if isinstance(fact, facts.ContinuationSegmentCreated)
-        else FOLDS[type(fact)]
-    )
-    changed = [(key := key_of(fact), evolve(rows.get(key), fact)) for key_of, evolve in folds]
+    changed = [(key := key_of(fact), evolve(rows.get(key), fact)) for key_of, evolve in _folds_of(fact)]
     for key, record in changed:
         rows.put(key, record)
+
+
+def _folds_of(fact: Fact) -> tuple[_Fold, ...]:
+    """The rows that a fact changes; two kinds of fact say it in their fields."""
+    if type(fact) is facts.BoundaryInteractionDispatched and not fact.requested:
+        return (_EXECUTION, _UNIT, _INTERACTION)  # one answer less is held
+    if type(fact) is facts.ContinuationSegmentCreated:
+        return (_EXECUTION,) if fact.item_index is None else (_ITEM,)
+    return FOLDS[type(fact)]

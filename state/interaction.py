@@ -35,6 +35,7 @@ TRANSITIONS: Transitions = {
     (None, facts.BoundaryInteractionDispatched): _S.PENDING,
     (None, facts.BoundaryCompletionHeld): _S.HELD,
     (_S.HELD, facts.BoundaryInteractionDispatched): _S.PENDING,
+    (_S.PENDING, facts.BoundaryCompletionHeld): _S.PENDING,  # it must be projected before it can be judged
     (_S.PENDING, facts.BoundaryCompletionAdmitted): _S.COMPLETED,
     (_S.PENDING, facts.InteractionTimedOut): _S.TIMED_OUT,
     (_S.TIMED_OUT, facts.BoundaryCompletionAdmitted): _S.COMPLETED,  # the step's `onTimeout: {value: ...}`
@@ -45,7 +46,7 @@ TRANSITIONS: Transitions = {
 }
 
 
-class InteractionRecord(msgspec.Struct, frozen=True, array_like=True):
+class InteractionRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """What is true of an interaction.
 
     Attributes:
@@ -117,11 +118,10 @@ def _dispatched(record: InteractionRecord | None, fact: facts.BoundaryInteractio
     )
 
 
-def _held(_record: InteractionRecord | None, fact: facts.BoundaryCompletionHeld) -> InteractionRecord:
-    return InteractionRecord(
-        fact.unit_id,
-        fact.item_index,
-        _S.HELD,
+def _held(record: InteractionRecord | None, fact: facts.BoundaryCompletionHeld) -> InteractionRecord:
+    found = record or InteractionRecord(fact.unit_id, fact.item_index, _S.HELD)
+    return _replace(
+        found,
         answer=fact.answer,
         actor=fact.actor,
         completed_at_ms=fact.completed_at_ms,

@@ -34,7 +34,7 @@ TRANSITIONS: Transitions = {
 }
 
 
-class ItemRecord(msgspec.Struct, frozen=True, array_like=True):
+class ItemRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """What is true of an item.
 
     Attributes:

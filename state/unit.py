@@ -53,7 +53,7 @@ TRANSITIONS: Transitions = {
 }
 
 
-class UnitRecord(msgspec.Struct, frozen=True, array_like=True):
+class UnitRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """What is true of a unit; see the module for the counters.
 
     Attributes:

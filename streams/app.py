@@ -179,7 +179,8 @@ def build_worker(
             metrics=shared,
             instance=instance,
             topic_ids={names.changelog(table): topic_ids[names.changelog(table)] for table in TABLES.values()},
-            consumed=lambda at_: worker.loops["core"].consumed(at_),
+            consumed=lambda partition: worker.loops["core"].consumed(partition),
+            decided=lambda partition: worker.loops["core"].positions.get(partition, -1),
         )
         worker.core = context
         worker.loops["core"] = loop(
@@ -195,7 +196,10 @@ def build_worker(
         ingress = IngressContext(pipeline=pipeline, names=names, clock=clock, signer=signer, metrics=shared)
         if topics:
             worker.loops["ingress"] = loop(
-                "ingress", topics, co_partitioned=False, make_task=lambda _partition, inputs: IngressTask(ingress, inputs)
+                "ingress",
+                topics,
+                co_partitioned=False,
+                make_task=lambda _partition, inputs: IngressTask(ingress, inputs),
             )
     if "continuation" in roles:
         pool = make()

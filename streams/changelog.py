@@ -114,7 +114,7 @@ class Restore:
         partitions = list(self._at.values())
         ends = self._log.end_offsets(partitions, "uncommitted", _CALL_TIMEOUT_S)
         stable = self._log.end_offsets(partitions, "committed", _CALL_TIMEOUT_S)
-        unstable = [at for at in partitions if stable[at] < ends[at]]
+        unstable = [at for at in partitions if stable[at] != ends[at]]
         if unstable:
             self.waiting_for = f"the open transaction on {unstable[0].topic}[{unstable[0].partition}] to end"
             return False

@@ -61,7 +61,8 @@ class _Chunk:
 
     entries: list[Entry]
     results: list[list[bytes] | Exception]
-    began_s: float
+    seconds: float = 0.0
+    """What the job itself took; the wait for the loop to notice must not count."""
     is_done: bool = False
 
 
@@ -93,12 +94,14 @@ class ContinuationTask(StatelessTask):
         if not isinstance(value, Continuation):
             return PoisonRecord("wrong-kind", f"a {type(value).__name__} does not belong here")
         if value.step_index not in {step.index for step in self._ctx.pipeline.await_steps}:
-            return PoisonRecord("unknown-step", f"step {value.step_index} of pipeline {self._ctx.pipeline.name} is no await")
+            return PoisonRecord(
+                "unknown-step", f"step {value.step_index} of pipeline {self._ctx.pipeline.name} is no await"
+            )
         return value
 
     def _pump(self) -> None:
         while self._inbox and sum(not chunk.is_done for chunk in self._chunks) < self._size.jobs_max:
-            self._submit(_Chunk(self._take(), [], self._ctx.clock.monotonic_s()))
+            self._submit(_Chunk(self._take(), []))
 
     def _take(self) -> list[Entry]:
         """Records of one kind of suffix, at most a chunk; a poison record stands alone."""
@@ -122,11 +125,15 @@ class ContinuationTask(StatelessTask):
 
     def _run(self, chunk: _Chunk, first: Continuation) -> None:
         suffix = self._ctx.suffix(first.step_index)
-        todo = [entry[1].completion for entry in chunk.entries[len(chunk.results) :] if isinstance(entry[1], Continuation)]
+        todo = [
+            entry[1].completion for entry in chunk.entries[len(chunk.results) :] if isinstance(entry[1], Continuation)
+        ]
         results = chunk.results
 
         def job(ticket: Ticket) -> None:
+            began_s = self._ctx.clock.monotonic_s()
             suffix.run_chunk(todo, results, ticket)
+            chunk.seconds += self._ctx.clock.monotonic_s() - began_s
 
         self._ctx.pool.submit(self, chunk, job, limit_s=suffix.limit_s)
 
@@ -141,7 +148,7 @@ class ContinuationTask(StatelessTask):
                 self._run(chunk, first)
                 return
         chunk.is_done = True
-        self._size.learn(len(chunk.entries), self._ctx.clock.monotonic_s() - chunk.began_s)
+        self._size.learn(len(chunk.entries), chunk.seconds)
         self._flush()
         self._pump()
 
@@ -186,7 +193,9 @@ class ContinuationTask(StatelessTask):
         if isinstance(event.what, ContinuationCompletion):  # the owner must hear of it
             failed = outcome_failed(event.what, "OUTPUT_TOO_LARGE", detail)
             home = _home(failed.execution_id, self._ctx.pipeline.partitions)
-            outputs.add(self._ctx.names.completions, codec.encode(failed), key=failed.execution_id.encode(), partition=home)
+            outputs.add(
+                self._ctx.names.completions, codec.encode(failed), key=failed.execution_id.encode(), partition=home
+            )
 
     def close(self) -> None:
         """Results of running suffixes are dropped; another member runs those records again."""
@@ -205,5 +214,12 @@ def outcome(continuation: Continuation, result: list[bytes] | Exception) -> Cont
 def outcome_failed(completion: ContinuationCompletion, code: str, message: str) -> ContinuationCompletion:
     """The same item, as a failure that no retry mends."""
     return ContinuationCompletion(
-        completion.execution_id, completion.unit_id, completion.item_index, completion.attempt, [], code, message[:2000], retryable=False
+        completion.execution_id,
+        completion.unit_id,
+        completion.item_index,
+        completion.attempt,
+        [],
+        code,
+        message[:2000],
+        retryable=False,
     )

@@ -149,6 +149,8 @@ class CoreContext:
     topic_ids: Mapping[str, str]
     consumed: Callable[[TopicPartition], int]
     """How far the consumer has read a partition, past markers."""
+    decided: Callable[[TopicPartition], int]
+    """How far the partition's records are decided and committed."""
     live_sessions: int = 0
     suffixes: dict[int, Suffix] = field(default_factory=dict)
 
@@ -173,9 +175,11 @@ class _Chunk:
     """Suffixes being run for a live session."""
 
     session: Session
-    items: list[tuple[int, int, bytes]]  # index, attempt, completion
+    offered: list[tuple[int, int]]  # index, attempt
+    items: list[tuple[int, int, bytes]]  # index, attempt, completion: those of `offered` that have one
     results: list[list[bytes] | Exception]
-    began_s: float
+    seconds: float = 0.0
+    """What the job itself took; the wait for the loop to notice must not count."""
 
 
 class TaskClosed(KawaitError):
@@ -213,7 +217,9 @@ class CoreTask:
         )
         self._timers = TimerIndex()
         self._ready: deque[Event] = deque()
-        self._inbox: deque[tuple[Record, AnswerArrived | ContinuationArrived | StrangeAnswerArrived | RecordPoisoned | RecordMisplaced]] = deque()
+        self._inbox: deque[
+            tuple[Record, AnswerArrived | ContinuationArrived | StrangeAnswerArrived | RecordPoisoned | RecordMisplaced]
+        ] = deque()
         self._shaping: _Shaping | None = None
         self._sessions: dict[str, Session] = {}
         self._local: set[str] = set()
@@ -244,7 +250,9 @@ class CoreTask:
         done = self._restore.step(budget_s)
         self._ctx.metrics.restoring(self.partition, *self._restore.progress())
         if done and self._restore.rebuilt_because:
-            logger.info("state rebuilt from the changelog", partition=self.partition, because=self._restore.rebuilt_because)
+            logger.info(
+                "state rebuilt from the changelog", partition=self.partition, because=self._restore.rebuilt_because
+            )
         return done
 
     def start(self) -> None:
@@ -267,7 +275,11 @@ class CoreTask:
             for key, value in self._store.scan(*span(table, unit_id)):
                 row = decode_row(key, value)
                 self._timers.arm(key, due_of(row))
-                if isinstance(row, InteractionRecord) and row.status is InteractionStatus.PENDING and row.answer is not None:
+                if (
+                    isinstance(row, InteractionRecord)
+                    and row.status is InteractionStatus.PENDING
+                    and row.answer is not None
+                ):
                     self._ready.append(Event(self, HeldAnswerMet(unit_id, row.item_index)))
         if unit.dispatch_complete and unit.itemised and unit.cursor < (unit.expected or 0):
             self._sweeping[unit_id] = None
@@ -343,7 +355,11 @@ class CoreTask:
                 self._submit_shaping(_Shaping(entries, []))
 
     def _needs_projector(self, what: object) -> bool:
-        if not self._projects or not isinstance(what, AnswerArrived) or what.ref.step_index >= len(self._pipeline.steps):
+        if (
+            not self._projects
+            or not isinstance(what, AnswerArrived)
+            or what.ref.step_index >= len(self._pipeline.steps)
+        ):
             return False
         step = self._pipeline.steps[what.ref.step_index]
         return isinstance(step, AwaitStep) and step.projection is not None
@@ -363,21 +379,33 @@ class CoreTask:
             ticket.restart_limit()
             step = self._pipeline.await_step(answer.ref.step_index)
             completion = answer.completion
-            shapes.append(shape(step, row, completion.payload, actor=completion.actor, recorded_at_ms=record.timestamp_ms))
+            shapes.append(
+                shape(step, row, completion.payload, actor=completion.actor, recorded_at_ms=record.timestamp_ms)
+            )
 
     def _read_rows(self, keys: list[bytes]) -> list[Any]:
         """On the pool: committed rows."""
+        hot = self._overlay.hot.get
+        found = [hot(key) for key in keys]
+        missing = [key for key, row in zip(keys, found, strict=True) if row is None]
+        if not missing:
+            return found
         with self._reading:
             if self._closing:
                 raise TaskClosed
-            values = self._store.get_many(keys)
-        return [None if value is None else decode_row(key, value) for key, value in zip(keys, values, strict=True)]
+            values = dict(zip(missing, self._store.get_many(missing), strict=True))
+        return [
+            row if row is not None else None if (value := values[key]) is None else decode_row(key, value)
+            for key, row in zip(keys, found, strict=True)
+        ]
 
     def _shaped(self, shaping: _Shaping, error: BaseException | None) -> None:
         if isinstance(error, TaskClosed):
             return
         shapes = list(shaping.shapes)
-        if error is not None and len(shapes) < len(shaping.entries):  # the one that overstayed is refused, the rest goes on
+        if error is not None and len(shapes) < len(
+            shaping.entries
+        ):  # the one that overstayed is refused, the rest goes on
             shapes.append(Misshapen(f"projector: {error}"))
             self._submit_shaping(_Shaping(shaping.entries, shapes))
             return
@@ -408,9 +436,23 @@ class CoreTask:
 
     def has_work(self) -> bool:
         """Whether `events` would return something now."""
-        now_ms = self._ctx.clock.now_ms()
+        if self._ready or self._sweeping:
+            return True
         due = self._timers.next_ms()
-        return bool(self._ready or self._sweeping) or (due is not None and due <= now_ms and not self._is_gated())
+        if due is not None and due <= self._ctx.clock.now_ms() and (self._gate is None or self._has_passed_gate()):
+            return True
+        now_s = self._ctx.clock.monotonic_s() if self._sessions else 0.0
+        return any(not session.parking_asked and session.wants_parking(now_s) for session in self._sessions.values())
+
+    def standing(self) -> tuple[int, float, int]:
+        """Open interactions, age in seconds of the oldest of them, window slots taken."""
+        now_ms = self._now()
+        sent = [
+            due_ms - self._pipeline.await_step(int(key.rsplit(b".", 2)[1])).timeout_ms
+            for key, due_ms in self._timers.armed(b"i/")
+        ]
+        age_s = (now_ms - min(sent)) / 1000 if sent else 0.0
+        return len(sent), max(age_s, 0.0), sum(session.occupancy for session in self._sessions.values())
 
     def is_full(self) -> bool:
         """Whether reading should wait."""
@@ -419,7 +461,11 @@ class CoreTask:
     def next_due_ms(self) -> int | None:
         """When the next timer or idle session is due."""
         now_ms, now_s = self._ctx.clock.now_ms(), self._ctx.clock.monotonic_s()
-        idle = [at_s for session in self._sessions.values() if not session.parking_asked and (at_s := session.idle_at_s()) is not None]
+        idle = [
+            at_s
+            for session in self._sessions.values()
+            if not session.parking_asked and (at_s := session.idle_at_s()) is not None
+        ]
         due = [now_ms + int((at_s - now_s) * 1000) + 1 for at_s in idle]
         timer = self._timers.next_ms()
         if timer is not None:
@@ -448,11 +494,18 @@ class CoreTask:
         if self._gate is None:
             end = self._ctx.log.end_offsets([self._completions_at], "uncommitted", 1.0)
             self._gate = end[self._completions_at]
-        behind = self._ctx.consumed(self._completions_at) < self._gate
-        if behind or self._inbox or self._shaping is not None or self._ready:
+        if not self._has_passed_gate():
             return False
         self._gate = None
         return True
+
+    def _has_passed_gate(self) -> bool:
+        """Every answer that was there when the gate was set is decided; under steady load later ones may be waiting."""
+        assert self._gate is not None
+        if self._ctx.decided(self._completions_at) >= self._gate:
+            return True
+        waiting = self._inbox or self._shaping is not None or self._ready
+        return not waiting and self._ctx.consumed(self._completions_at) >= self._gate
 
     def finished(self, finished: Finished) -> None:
         """A pool job of this task has ended."""
@@ -473,7 +526,13 @@ class CoreTask:
             elif isinstance(what, ContinuationArrived):
                 keys.append(item_key(what.completion.unit_id, what.completion.item_index))
             elif isinstance(what, ItemsContinued):
-                keys += [item_key(outcome.unit_id, outcome.item_index) for outcome in what.outcomes]
+                tried = what.session.attempts
+                known = [
+                    (outcome.item_index in tried, item_key(outcome.unit_id, outcome.item_index))
+                    for outcome in what.outcomes
+                ]
+                keys += [key for was_tried, key in known if was_tried]
+                self._overlay.assume_absent(key for was_tried, key in known if not was_tried)
         self._overlay.prefetch(keys)
 
     # --- deciding ------------------------------------------------------------------------------------------------------------------------
@@ -551,7 +610,9 @@ class CoreTask:
                 unit = self._unit(execution.await_unit_id) if execution else None
                 return cancel(execution, unit, reason=command.reason, now_ms=self._now())
             case _:
-                self._poison(record, PoisonRecord("unsupported-command", "this release does not redrive executions"), outputs)
+                self._poison(
+                    record, PoisonRecord("unsupported-command", "this release does not redrive executions"), outputs
+                )
                 return []
 
     def _unfit(self, command: SubmitCommand) -> str | None:
@@ -636,7 +697,9 @@ class CoreTask:
         def job(_ticket: Ticket) -> Shape:
             (row,) = self._read_rows([interaction_key(what.unit_id, what.item_index)])
             step = self._pipeline.await_step(int(what.unit_id.rsplit(".", 1)[1]))
-            return shape(step, row, row.answer, actor=row.actor, recorded_at_ms=row.completed_at_ms or row.dispatched_at_ms)
+            return shape(
+                step, row, row.answer, actor=row.actor, recorded_at_ms=row.completed_at_ms or row.dispatched_at_ms
+            )
 
         def done(result: Shape | None, error: BaseException | None) -> None:
             made = result if result is not None else Misshapen(f"projector: {error}")
@@ -644,7 +707,9 @@ class CoreTask:
 
         self._ctx.pool.submit(self, done, job, limit_s=limits.CALL_TIMEOUT_DEFAULT_MS / 1000)
 
-    def _on_continuation(self, what: ContinuationArrived, _record: Record | None, _outputs: Outputs) -> Iterable[Decision]:
+    def _on_continuation(
+        self, what: ContinuationArrived, _record: Record | None, _outputs: Outputs
+    ) -> Iterable[Decision]:
         return self._complete_item(what.completion)
 
     def _complete_item(self, outcome: ContinuationCompletion) -> Iterable[Decision]:
@@ -679,22 +744,40 @@ class CoreTask:
 
     def _poison(self, record: Record | None, error: PoisonRecord, outputs: Outputs) -> None:
         assert record is not None
-        dead_letters.write_record(outputs, self._names, record, reason=error.reason, detail=str(error), at_ms=self._now())
+        dead_letters.write_record(
+            outputs, self._names, record, reason=error.reason, detail=str(error), at_ms=self._now()
+        )
         self._counts["dead", error.reason] += 1
 
     def _on_pulled(self, what: ItemsPulled, _record: Record | None, _outputs: Outputs) -> Iterable[Decision]:
         session = what.session
         execution, unit = self._execution(session.execution_id), self._unit(session.unit_id)
-        if session.is_closed or execution is None or unit is None or not unit.is_open or unit.dispatched != what.first_index:
+        if (
+            session.is_closed
+            or execution is None
+            or unit is None
+            or not unit.is_open
+            or unit.dispatched != what.first_index
+        ):
             return [NoOp("session-outlived")]
         self._touched[session.execution_id] = None
-        too_large = next((index for index, item in enumerate(what.items, what.first_index) if len(item.request) > limits.PAYLOAD_BYTES_MAX), None)
+        too_large = next(
+            (
+                index
+                for index, item in enumerate(what.items, what.first_index)
+                if len(item.request) > limits.PAYLOAD_BYTES_MAX
+            ),
+            None,
+        )
         if too_large is not None:
             message = f"item {too_large} is larger than {limits.PAYLOAD_BYTES_MAX} bytes (limits.PAYLOAD_BYTES_MAX)"
             return fail(self._pipeline, execution, unit, code="REQUEST_TOO_LARGE", message=message, now_ms=self._now())
         held: set[int] = set()
         if execution.held:
-            keys = {index: interaction_key(unit.unit_id, index) for index in range(what.first_index, what.first_index + len(what.items))}
+            keys = {
+                index: interaction_key(unit.unit_id, index)
+                for index in range(what.first_index, what.first_index + len(what.items))
+            }
             held = {index for index, key in keys.items() if self._overlay.get(key) is not None}
         return dispatch_items(
             session.step, execution, unit, what.first_index, what.items, held, ended=what.ended, now_ms=self._now()
@@ -709,11 +792,15 @@ class CoreTask:
 
     def _segment_failed(self, execution_id: str, error: BaseException) -> list[Decision]:
         execution = self._execution(execution_id)
-        if execution is None or execution.status is not ExecutionStatus.RUNNING:
+        if execution is None or execution.is_terminal:
             return [NoOp("segment-outlived")]
-        self._touched[execution_id] = None
         code, message, retryable = describe_error(error)
         unit = self._unit(execution.await_unit_id)
+        if execution.step_index == len(self._pipeline.steps):  # the result could not be gathered from what is stored
+            return fail(self._pipeline, execution, unit, code=code, message=message, now_ms=self._now())
+        if execution.status is not ExecutionStatus.RUNNING:
+            return [NoOp("segment-outlived")]
+        self._touched[execution_id] = None
         step = self._pipeline.steps[execution.step_index] if execution.step_index < len(self._pipeline.steps) else None
         retry = step.retry if isinstance(step, RunStep) else None
         if not retryable or retry is None or execution.attempt >= retry.attempts:
@@ -740,7 +827,9 @@ class CoreTask:
             return [NoOp("publication-outlived")]
         return publication.published(execution, self._unit(execution.await_unit_id), what.outputs, now_ms=self._now())
 
-    def _on_publication_broke(self, what: PublicationBroke, _record: Record | None, _outputs: Outputs) -> Iterable[Decision]:
+    def _on_publication_broke(
+        self, what: PublicationBroke, _record: Record | None, _outputs: Outputs
+    ) -> Iterable[Decision]:
         execution = self._execution(what.execution_id)
         if execution is None:
             return [NoOp("publication-outlived")]
@@ -771,7 +860,9 @@ class CoreTask:
             return [NoOp("timer-outlived")]
         if isinstance(row, ExecutionRecord):
             self._touched[row.execution_id] = None
-            if row.status is ExecutionStatus.RUNNING:  # a publication that never ended: its job is still out, look again later
+            if (
+                row.status is ExecutionStatus.RUNNING
+            ):  # a publication that never ended: its job is still out, look again later
                 self._after.append(lambda: self._timers.arm(what.key, self._now() + limits.CALL_TIMEOUT_DEFAULT_MS))
             return []
         execution_id = row.unit_id.rsplit(".", 1)[0]
@@ -796,12 +887,20 @@ class CoreTask:
             self._after.append(lambda: self._stop_sweeping(what.unit_id))
             return [NoOp("swept")]
         cursor = min(unit.cursor + limits.SLICE_ITEMS, unit.expected or 0)
-        keys = [(interaction_key(unit.unit_id, index), item_key(unit.unit_id, index)) for index in range(unit.cursor, cursor)]
+        keys = [
+            (interaction_key(unit.unit_id, index), item_key(unit.unit_id, index))
+            for index in range(unit.cursor, cursor)
+        ]
         self._overlay.prefetch(key for pair in keys for key in pair)
         rows = [(self._overlay.get(asked), self._overlay.get(done)) for asked, done in keys]
         self._touched[unit.execution_id] = None
         return sweep(
-            self._pipeline, execution, unit, [(asked, done) for asked, done in rows if asked is not None], cursor, now_ms=self._now()
+            self._pipeline,
+            execution,
+            unit,
+            [(asked, done) for asked, done in rows if asked is not None],
+            cursor,
+            now_ms=self._now(),
         )
 
     def _stop_sweeping(self, unit_id: str) -> None:
@@ -906,12 +1005,20 @@ class CoreTask:
         what = event.what if event is not None else None
         if isinstance(what, HeldAnswerMet):
             row = self._overlay.get(interaction_key(what.unit_id, what.item_index))
-            completion = ProviderCompletion(what.unit_id.rsplit(".", 1)[0], row.interaction_id, row.answer, actor=row.actor)
+            completion = ProviderCompletion(
+                what.unit_id.rsplit(".", 1)[0], row.interaction_id, row.answer, actor=row.actor
+            )
         else:
             assert isinstance(what, (AnswerArrived, StrangeAnswerArrived))
             completion = what.completion
         dead_letters.write_refusal(
-            outputs, self._names, completion, decision.step, reason=decision.reason, detail=decision.detail, at_ms=self._now()
+            outputs,
+            self._names,
+            completion,
+            decision.step,
+            reason=decision.reason,
+            detail=decision.detail,
+            at_ms=self._now(),
         )
 
     def _do_dead_letter(self, decision: DeadLetterExecution, outputs: Outputs, _event: Event | None) -> None:
@@ -1025,7 +1132,9 @@ class CoreTask:
             self._poison(event.record, PoisonRecord("not-committable", detail), outputs)
             return
         what = event.what
-        execution_id = getattr(what, "execution_id", None) or getattr(getattr(what, "session", None), "execution_id", None)
+        execution_id = getattr(what, "execution_id", None) or getattr(
+            getattr(what, "session", None), "execution_id", None
+        )
         if execution_id is None and isinstance(what, TimerRang):
             execution_id = what.key[2:].decode().split(".")[0]
         if execution_id is None and hasattr(what, "unit_id"):
@@ -1034,7 +1143,11 @@ class CoreTask:
         if execution is None or execution.is_terminal:
             return
         unit = self._unit(execution.await_unit_id)
-        self._perform(fail(self._pipeline, execution, unit, code="NOT_COMMITTABLE", message=detail, now_ms=self._now()), outputs, None)
+        self._perform(
+            fail(self._pipeline, execution, unit, code="NOT_COMMITTABLE", message=detail, now_ms=self._now()),
+            outputs,
+            None,
+        )
 
     # --- sessions ------------------------------------------------------------------------------------------------------------------------
 
@@ -1050,6 +1163,12 @@ class CoreTask:
         if not fact.requested:
             self._after.append(lambda: self._ready.append(Event(self, HeldAnswerMet(fact.unit_id, fact.item_index))))
 
+    def _note_held(self, fact: facts.BoundaryCompletionHeld) -> None:
+        """An answer that is kept for an interaction which is there already is judged next."""
+        row: InteractionRecord = self._overlay.get(interaction_key(fact.unit_id, fact.item_index))
+        if row.status is InteractionStatus.PENDING:
+            self._after.append(lambda: self._ready.append(Event(self, HeldAnswerMet(fact.unit_id, fact.item_index))))
+
     def _note_parked(self, fact: facts.BoundaryDispatchCompleted) -> None:
         unit = self._unit(fact.unit_id)
         if unit is not None and unit.itemised:
@@ -1063,7 +1182,9 @@ class CoreTask:
         step = self._pipeline.await_step(unit.step_index)
         live = unit.live and step.live and self._ctx.live_sessions < limits.LIVE_SESSIONS_MAX
         stream = None if unit.source_count is not None else self._stream(execution, unit)
-        session = Session(unit, step, stream, live=live, now_s=self._ctx.clock.monotonic_s())
+        session = Session(
+            unit, step, stream, first=execution.step_index, live=live, now_s=self._ctx.clock.monotonic_s()
+        )
         self._ctx.live_sessions += live
         self._recover(session, unit)
         self._sessions[unit_id] = session
@@ -1088,7 +1209,9 @@ class CoreTask:
                 continue
             row: InteractionRecord = decode_row(key, value)
             waits = index in items and (items[index].due_ms or 0) > now_ms
-            session.recover(index, answered=row.status is InteractionStatus.COMPLETED, has_output=False, due=waits)
+            session.recover(index, answered=row.status is InteractionStatus.COMPLETED, waits=waits)
+            if index in items:
+                session.attempts[index] = items[index].attempt
 
     def _close_session(self, unit_id: str) -> None:
         session = self._sessions.pop(unit_id, None)
@@ -1101,15 +1224,18 @@ class CoreTask:
         pipeline, step = self._pipeline, self._pipeline.await_step(unit.step_index)
         first = execution.step_index
         payload = segment_input(execution, self._overlay)
+        before = self._unit(execution.input_unit_id)
         skip = unit.dispatched
 
         def items() -> Iterator[SourceItem]:
-            check_source(execution)
+            if first == 0:
+                check_source(execution)
             kind = pipeline.item_type(first)
-            values = flow(
-                run_steps(pipeline, first, unit.step_index),
-                [kind.validate_json(part) for part in payloads_of(payload or b"null", many=execution.many)],
-            )
+            if before is not None and before.itemised:
+                payloads = [part for chunk in self._outputs_of(before) for part in chunk]
+            else:
+                payloads = payloads_of(payload or b"null", many=execution.many)
+            values = flow(run_steps(pipeline, first, unit.step_index), map(kind.validate_json, payloads))
             to_json = step.input.to_json
             stored = self._stored_requests(unit.unit_id, skip)
             index = -1
@@ -1117,7 +1243,9 @@ class CoreTask:
                 item = SourceItem(to_json(value), idempotency_key(step, execution.execution_id, value, index))
                 if index < skip:
                     row = next(stored)
-                    check_same_item(index, item, row.request, row.idempotency_key, by_key=bool(step.idempotency_key_fields))
+                    check_same_item(
+                        index, item, row.request, row.idempotency_key, by_key=bool(step.idempotency_key_fields)
+                    )
                 else:
                     yield item
             if index + 1 < skip:
@@ -1139,7 +1267,7 @@ class CoreTask:
             session.reserved += count
             stream = session.stream
             assert stream is not None
-            steps = run_steps(self._pipeline, 0, session.step.index)
+            steps = run_steps(self._pipeline, session.first, session.step.index)
 
             def pulled(result: tuple[list[SourceItem], bool] | None, error: BaseException | None) -> None:
                 session.is_pulling = False
@@ -1160,19 +1288,20 @@ class CoreTask:
 
     def _submit_chunk(self, session: Session) -> None:
         suffix = self._ctx.suffix(session.step.index)
-        indexes = [session.offers.popleft() for _ in range(min(session.chunk.items, len(session.offers)))]
-        chunk = _Chunk(session, [], [], self._ctx.clock.monotonic_s())
+        chunk = _Chunk(session, session.take_offers(), [], [])
         session.running += 1
 
         def job(ticket: Ticket) -> None:
             """On the pool: payloads are read here, on pull (DESIGN 6 'Bounds')."""
-            asked = [interaction_key(session.unit_id, index) for index in indexes]
-            tried = [item_key(session.unit_id, index) for index in indexes]
-            rows = self._read_rows([*asked, *tried])
-            for index, row, item in zip(indexes, rows, rows[len(indexes) :], strict=False):
-                if row is not None and row.completion is not None:
-                    chunk.items.append((index, item.attempt if item is not None else 1, row.completion))
+            began_s = self._ctx.clock.monotonic_s()
+            rows = self._read_rows([interaction_key(session.unit_id, index) for index, _ in chunk.offered])
+            chunk.items += [
+                (index, attempt, row.completion)
+                for (index, attempt), row in zip(chunk.offered, rows, strict=True)
+                if row is not None and row.completion is not None
+            ]
             suffix.run_chunk([completion for _, _, completion in chunk.items], chunk.results, ticket)
+            chunk.seconds = self._ctx.clock.monotonic_s() - began_s
 
         self._ctx.pool.submit(self, chunk, job, limit_s=suffix.limit_s)
 
@@ -1182,20 +1311,26 @@ class CoreTask:
         if session.is_closed or isinstance(error, TaskClosed):
             return
         results = list(chunk.results)
-        if error is not None and len(results) < len(chunk.items):  # the one that overstayed; those behind it are offered again
-            results.append(error if isinstance(error, Exception) else CallTimeout(str(error)))
-            session.offers.extendleft(index for index, _, _ in reversed(chunk.items[len(results) :]))
+        if error is not None:  # one overstayed, or the rows could not be read; what did not run is offered again
+            if len(results) < len(chunk.items):
+                results.append(error if isinstance(error, Exception) else CallTimeout(str(error)))
+            ran = {index for index, _, _ in chunk.items[: len(results)]}
+            session.offers.extendleft(index for index, _ in reversed(chunk.offered) if index not in ran)
         outcomes = [self._outcome(session, item, result) for item, result in zip(chunk.items, results, strict=False)]
-        session.chunk.learn(len(results), self._ctx.clock.monotonic_s() - chunk.began_s)
+        session.chunk.learn(len(results), chunk.seconds)
         if outcomes:
             self._ready.append(Event(self, ItemsContinued(session, outcomes)))
         self._pump(session)
 
-    def _outcome(self, session: Session, item: tuple[int, int, bytes], result: list[bytes] | Exception) -> ContinuationCompletion:
+    def _outcome(
+        self, session: Session, item: tuple[int, int, bytes], result: list[bytes] | Exception
+    ) -> ContinuationCompletion:
         index, attempt, _ = item
         if isinstance(result, Exception):
             code, message, retryable = describe_error(result)
-            return ContinuationCompletion(session.execution_id, session.unit_id, index, attempt, [], code, message, retryable)
+            return ContinuationCompletion(
+                session.execution_id, session.unit_id, index, attempt, [], code, message, retryable
+            )
         return ContinuationCompletion(session.execution_id, session.unit_id, index, attempt, result)
 
     # --- segments and effects --------------------------------------------------------------------------------------------------------------
@@ -1205,27 +1340,33 @@ class CoreTask:
         if execution is None:
             return
         self._local.add(execution.execution_id)
-        payload = segment_input(execution, self._overlay)
-        unit = self._unit(execution.await_unit_id)
+        inputs = self._segment_inputs(execution)
+        unit = self._unit(execution.input_unit_id)
+        many = execution.many or (unit is not None and unit.itemised)
         pipeline = self._pipeline
 
         def job(_ticket: Ticket) -> tuple[bytes, bool]:
-            if unit is not None and unit.itemised:
-                payloads = [part for chunk in self._outputs_of(unit) for part in chunk]
-                return run_segment(pipeline, decision.first, decision.stop, payloads, many=True)
-            inputs = payloads_of(payload or b"null", many=execution.many)
-            return run_segment(pipeline, decision.first, decision.stop, inputs, many=execution.many)
+            return run_segment(pipeline, decision.first, decision.stop, inputs(), many=many)
 
         def done(result: tuple[bytes, bool] | None, error: BaseException | None) -> None:
             self._local.discard(execution.execution_id)
             if result is None:
                 if not isinstance(error, TaskClosed):
-                    self._ready.append(Event(self, SegmentBroke(execution.execution_id, error or CallTimeout("no result"))))
+                    self._ready.append(
+                        Event(self, SegmentBroke(execution.execution_id, error or CallTimeout("no result")))
+                    )
                 return
             self._ready.append(Event(self, SegmentEnded(execution.execution_id, decision.stop, *result)))
 
         limit_s = time_limit_s(run_steps(pipeline, decision.first, decision.stop))
         self._ctx.pool.submit(self, done, job, limit_s=limit_s)
+
+    def _segment_inputs(self, execution: ExecutionRecord) -> Callable[[], list[bytes]]:
+        """Reads, on the pool, the inputs of the segment at `step_index`: the outputs of an itemised unit's items, or what is stored."""
+        unit, payload = self._unit(execution.input_unit_id), segment_input(execution, self._overlay)
+        if unit is not None and unit.itemised:
+            return lambda: [part for chunk in self._outputs_of(unit) for part in chunk]
+        return lambda: payloads_of(payload or b"null", many=execution.many)
 
     def _outputs_of(self, unit: UnitRecord) -> Iterator[list[bytes]]:
         """On the pool: outputs of all items in input order, verified."""
@@ -1237,7 +1378,9 @@ class CoreTask:
 
         return item_outputs(read, count)
 
-    def _terminal_chunks(self, execution: ExecutionRecord, unit: UnitRecord | None, payload: bytes | None) -> Iterator[list[bytes]]:
+    def _terminal_chunks(
+        self, execution: ExecutionRecord, unit: UnitRecord | None, payload: bytes | None
+    ) -> Iterator[list[bytes]]:
         """On the pool: the terminal outputs, a slice at a time."""
         if unit is not None and unit.itemised:
             return self._outputs_of(unit)
@@ -1305,8 +1448,11 @@ _FACT_HOOKS: Mapping[type[Fact], Callable[[CoreTask, Any], None]] = {
     facts.BoundaryInteractionDispatched: CoreTask._note_dispatched,  # noqa: SLF001 - the class's own table
     facts.BoundaryCompletionAdmitted: CoreTask._note,  # noqa: SLF001
     facts.ContinuationCompleted: CoreTask._note,  # noqa: SLF001
+    facts.ContinuationAttemptFailed: CoreTask._note,  # noqa: SLF001
+    facts.ContinuationSegmentCreated: CoreTask._note,  # noqa: SLF001
     facts.InteractionTimedOut: CoreTask._note,  # noqa: SLF001
     facts.SourceEnded: CoreTask._note,  # noqa: SLF001
+    facts.BoundaryCompletionHeld: CoreTask._note_held,  # noqa: SLF001
     facts.BoundaryDispatchCompleted: CoreTask._note_parked,  # noqa: SLF001
 }
 """Facts that local work follows once they are committed."""
@@ -1328,4 +1474,3 @@ def check_source(execution: ExecutionRecord) -> None:
             "redrive the execution, or submit the new content as a new execution"
         )
         raise SourceChanged(msg)
-

@@ -57,7 +57,12 @@ def write_refusal(
         completion.origin_offset,
     )
     headers = _headers(reason, completion.origin_topic, completion.origin_partition, completion.origin_offset)
-    outputs.add(names.refusals, codec.encode(refusal), key=(completion.execution_id or completion.interaction_id).encode(), headers=headers)
+    outputs.add(
+        names.refusals,
+        codec.encode(refusal),
+        key=(completion.execution_id or completion.interaction_id).encode(),
+        headers=headers,
+    )
 
 
 def write_record(outputs: Outputs, names: Names, record: Record, *, reason: str, detail: str, at_ms: int) -> None:

@@ -157,7 +157,9 @@ class IngressTask(StatelessTask):
         detail = f"{type(error).__name__}: {error}"
         at_ms = self._ctx.clock.now_ms()
         assert event.record is not None
-        dead_letters.write_record(outputs, self._ctx.names, event.record, reason="not-committable", detail=detail, at_ms=at_ms)
+        dead_letters.write_record(
+            outputs, self._ctx.names, event.record, reason="not-committable", detail=detail, at_ms=at_ms
+        )
 
     def _submit(self, record: Record, source: TopicSource, outputs: Outputs) -> None:
         """One execution a record; the key template, or else the record's place, makes a repeat a duplicate."""
@@ -168,7 +170,11 @@ class IngressTask(StatelessTask):
             value = source.type.validate_json(record.value)
             payload = source.type.to_json(value)
             place = f"{record.topic}-{record.partition}-{record.offset}"
-            key = place if source.key is None else fill_template(source.key, lambda field: source.type.field_text(value, field))
+            key = (
+                place
+                if source.key is None
+                else fill_template(source.key, lambda field: source.type.field_text(value, field))
+            )
         except (ValueError, RecursionError) as error:
             raise PoisonRecord("wrong-shape", f"not a {source.type.name}: {error}") from error
         identity = execution_id(DEFAULT_TENANT, pipeline.name, f"topic:{source.topic}:{key}")
@@ -184,7 +190,9 @@ class IngressTask(StatelessTask):
             step = self._step_of(completion)
             detail = "refused at ingress"
             at_ms = self._ctx.clock.now_ms()
-            dead_letters.write_refusal(outputs, self._ctx.names, completion, step, reason=reason, detail=detail, at_ms=at_ms)
+            dead_letters.write_refusal(
+                outputs, self._ctx.names, completion, step, reason=reason, detail=detail, at_ms=at_ms
+            )
             return
         home = _home(completion.execution_id, self._ctx.pipeline.partitions)
         key = completion.execution_id.encode()
@@ -223,7 +231,10 @@ def read_answer(record: Record) -> ProviderCompletion:
     if value is None:
         raise PoisonRecord("null-value", "a response record without a value answers nothing")
     if len(value) > limits.PAYLOAD_BYTES_MAX:
-        raise PoisonRecord("too-large", f"{len(value)} bytes; an answer has at most {limits.PAYLOAD_BYTES_MAX} (limits.PAYLOAD_BYTES_MAX)")
+        raise PoisonRecord(
+            "too-large",
+            f"{len(value)} bytes; an answer has at most {limits.PAYLOAD_BYTES_MAX} (limits.PAYLOAD_BYTES_MAX)",
+        )
     envelope = _envelope(value)
     headers = _echoed(record)
     named = (envelope.interaction_id or envelope.correlation_id) if envelope is not None else None
@@ -261,10 +272,14 @@ def _envelope(value: bytes) -> AnswerEnvelope | None:
 def _echoed(record: Record) -> dict[str, str]:
     """The request's headers where the answer echoes them."""
     wanted = (HEADER_INTERACTION_ID, HEADER_RESUME_TOKEN)
-    return {name: value.decode(errors="replace") for name, value in record.headers if name in wanted and value is not None}
+    return {
+        name: value.decode(errors="replace") for name, value in record.headers if name in wanted and value is not None
+    }
 
 
-def _completion(record: Record, named: str, payload: bytes, token: str | None, envelope: AnswerEnvelope) -> ProviderCompletion:
+def _completion(
+    record: Record, named: str, payload: bytes, token: str | None, envelope: AnswerEnvelope
+) -> ProviderCompletion:
     try:
         execution = parse_interaction_id(named).execution_id
     except PeerError:

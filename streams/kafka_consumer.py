@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -22,6 +23,7 @@ from streams.log import Isolation, Rebalance, Record, TopicPartition
 
 _SEEK_TIMEOUT_S = 5.0
 _COMMITTED_TIMEOUT_S = 5.0
+_WAKE_TIMEOUT_S = 0.5
 _OUT_OF_RANGE = frozenset({AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
 _MEMBER_FENCED = frozenset({KafkaError._FATAL, KafkaError.FENCED_INSTANCE_ID})  # noqa: SLF001
 
@@ -157,25 +159,33 @@ class KafkaGroupConsumer:
         self._client.pause(_to_client(partitions))
 
     def resume(self, partitions: Sequence[TopicPartition]) -> None:
-        """Read from these again: seek, then resume, because a mere resume waits up to a second for the next fetch."""
-        positions = self._client.position(_to_client(partitions))
-        unknown = []
-        for at, known in zip(partitions, positions, strict=True):
-            if known.offset >= 0:
-                self._seek(at, known.offset)
-            elif at in self._sought:
-                self._seek(at, self._sought[at])
-            else:
-                unknown.append(at)
-        if unknown:
-            self._seek_committed(unknown)
-        self._client.resume(_to_client(partitions))
+        """Read from these again, at once.
 
-    def _seek_committed(self, partitions: Sequence[TopicPartition]) -> None:
-        for at, offset in self.committed(partitions, _COMMITTED_TIMEOUT_S).items():
-            if offset is None:
-                raise OffsetOutOfRange(f"{at.topic}[{at.partition}] has no committed offset; seek before resume")
-            self.seek(at, offset)
+        Measured: a mere resume, or a seek to a bare offset, is noticed up to a second later, because the client's broker
+        thread sleeps while all is paused. A seek with the leader epoch (as `position` gives it) makes it send a request
+        and so wakes it; where there is no epoch yet, any other request to the leaders does.
+        """
+        asleep: list[ClientPartition] = []
+        for at, known in zip(partitions, self._client.position(_to_client(partitions)), strict=True):
+            if known.offset >= 0:
+                self._sought[at] = known.offset  # the client forgets its position with the seek
+                self._seek(known)
+                continue
+            if at not in self._sought:
+                self._seek_committed(at)
+            target = ClientPartition(at.topic, at.partition, self._sought[at])
+            self._seek(target)
+            asleep.append(target)
+        self._client.resume(_to_client(partitions))
+        if asleep:
+            with contextlib.suppress(KafkaException):
+                self._client.offsets_for_times(asleep, timeout=_WAKE_TIMEOUT_S)
+
+    def _seek_committed(self, at: TopicPartition) -> None:
+        offset = self.committed([at], _COMMITTED_TIMEOUT_S)[at]
+        if offset is None:
+            raise OffsetOutOfRange(f"{at.topic}[{at.partition}] has no committed offset; seek before resume")
+        self.seek(at, offset)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Make `offset` the next one read."""
@@ -183,17 +193,19 @@ class KafkaGroupConsumer:
             raise ValueError(f"{partition.topic}[{partition.partition}] is not assigned")
         self._sought[partition] = offset
         self._ends.pop(partition, None)
-        self._seek(partition, offset)
+        self._seek(ClientPartition(partition.topic, partition.partition, offset))
 
-    def _seek(self, at: TopicPartition, offset: int) -> None:
+    def _seek(self, target: ClientPartition) -> None:
         """Seek, and try again while the client has not started the partition yet."""
         end_s = time.monotonic() + _SEEK_TIMEOUT_S
         while True:
             try:
-                self._client.seek(ClientPartition(at.topic, at.partition, offset))
+                self._client.seek(target)
             except KafkaException as raised:
                 if time.monotonic() > end_s:
-                    raise unavailable(raised, f"seek in {at.topic}[{at.partition}]", self._bootstrap) from raised
+                    raise unavailable(
+                        raised, f"seek in {target.topic}[{target.partition}]", self._bootstrap
+                    ) from raised
                 time.sleep(0.005)
             else:
                 return
@@ -240,6 +252,8 @@ class KafkaGroupConsumer:
         self._rebalances += 1
         self._client.assign([ClientPartition(at.topic, at.partition, OFFSET_END) for at in partitions])
         self._client.pause(partitions)
+        if self._closed:  # a rebalance was under way: the owner has stopped
+            return
         mine = _from_client(partitions)
         self._assigned, self._sought, self._ends = set(mine), {}, {}
         self._tell(self._rebalance.on_assign, mine)

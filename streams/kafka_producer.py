@@ -271,5 +271,6 @@ class KafkaPlainProducer:
         return unavailable(error, f"a record for {topic}", self._bootstrap)
 
     def close(self) -> None:
-        """Free the client."""
+        """Free the client; what a `send` gave up waiting for is dropped."""
+        self._client.purge()
         self._client.close()

@@ -23,6 +23,7 @@ from schemas.errors import (
     LogUnavailable,
     OffsetOutOfRange,
     ProducerFenced,
+    RecordTooLarge,
     TransactionAborted,
     UsageError,
 )
@@ -39,9 +40,13 @@ OFFSETS_TIMEOUT_S = 2.0
 POLL_S_MAX = 0.1
 BUSY_POLL_S = 0.001
 """Poll wait while the worker pool has results to come: they cannot interrupt a poll."""
+BUSY_POLL_S_MAX = 0.008
+"""The same once the results take their time: each turn costs the pool its interpreter lock."""
+ABORTS_MAX = 10
+"""Aborts in a row of one batch after which it is taken to be the fault of something in it, even if the broker does not say so."""
 RESTORE_BUDGET_S = 0.1
-FENCED_GRACE_S = 4.0
-"""After a fence, poll so long before making a new producer: a newer process with our name shows within one heartbeat (3 s)."""
+FENCED_GRACE_S = 2.5
+"""After a fence, poll so long before making a new producer: a newer process with our name shows within one heartbeat (1 s)."""
 GATHER_FROM_RECORDS = 8
 """A batch this small is not worth waiting for more; one in flight never waits."""
 
@@ -202,8 +207,11 @@ class TransactionalLoop:
         self._assigned: tuple[TopicPartition, ...] = ()
         self._pending: list[Event] = []
         self._aborts = 0
+        self._part = 0  # events of a bisected batch to try next; 0: all
+        self._is_committed = False
         self._fenced_until_s = 0.0
         self._last_batch = 0
+        self._idle_turns = 0
         self._paused: set[TopicPartition] = set()
         self._away = False
 
@@ -226,11 +234,10 @@ class TransactionalLoop:
         self._poll()
         self._take_results()
         self._restore()
-        batch = self._pending or self._gather()
-        if not batch or self._producer is None:
+        self._pending = self._pending or self._gather()
+        if not self._pending or self._producer is None:
             return False
-        self._pending = batch
-        return self._run(batch)
+        return self._run(self._pending[: self._part or None])
 
     def close(self) -> None:
         """Stop cleanly: no batch is open between steps, so there is only membership and memory to give up."""
@@ -331,7 +338,11 @@ class TransactionalLoop:
 
     def _close_tasks(self, gone: set[TopicPartition] | None = None) -> None:
         """Close the tasks of some partitions, or all."""
-        doomed = [task for task in dict.fromkeys((*self.tasks.values(), *self._restoring)) if gone is None or gone & set(task.inputs)]
+        doomed = [
+            task
+            for task in dict.fromkeys((*self.tasks.values(), *self._restoring))
+            if gone is None or gone & set(task.inputs)
+        ]
         for task in doomed:
             task.close()
             for at in task.inputs:
@@ -348,7 +359,7 @@ class TransactionalLoop:
         """
         self._close_tasks()
         self._drop_producer()
-        self._aborts = 0
+        self._aborts = self._part = 0
         self._fenced_until_s = self._clock.monotonic_s() + (FENCED_GRACE_S if fenced else 0.0)
 
     # --- restore -----------------------------------------------------------------------------------------------------------------------
@@ -408,7 +419,7 @@ class TransactionalLoop:
         if self._pending or self._restoring or any(task.has_work() for task in self._running()):
             return 0.0
         if self._pool is not None and self._pool.is_busy:
-            return BUSY_POLL_S
+            return min(BUSY_POLL_S * (1, 2, 4, 8)[min(self._idle_turns, 3)], BUSY_POLL_S_MAX)
         due = [due for task in self._running() if (due := task.next_due_ms()) is not None]
         return min([POLL_S_MAX, *(max(0.0, (at_ms - self._clock.now_ms()) / 1000) for at_ms in due)])
 
@@ -449,20 +460,23 @@ class TransactionalLoop:
     def _gather(self) -> list[Event]:
         batch: list[Event] = []
         for task in self._running():
-            if len(batch) < limits.BATCH_RECORDS_MAX:
+            if len(batch) < limits.BATCH_RECORDS_MAX and task.has_work():
                 batch += task.events(limits.BATCH_RECORDS_MAX - len(batch))
         self._last_batch = len(batch)
+        self._idle_turns = 0 if batch else self._idle_turns + 1
         return batch
 
     # --- 2 to 7 ------------------------------------------------------------------------------------------------------------------------
 
     def _run(self, batch: list[Event]) -> bool:
-        """Transact a batch; on an error that its content causes, in halves until one event is left to quarantine."""
+        """Transact a batch, the first of what is pending; on an error that its content causes, half of it next time."""
         tasks = list(dict.fromkeys(event.task for event in batch))
         try:
             done = self._transact(tasks, batch)
         except CommitUnknown as error:
-            logger.warning("commit outcome unknown: taking over from what is committed", role=self.name, detail=str(error))
+            logger.warning(
+                "commit outcome unknown: taking over from what is committed", role=self.name, detail=str(error)
+            )
             self._metrics.commit_unknown(self.name)
             self._take_over_own(fenced=getattr(error, "fenced", False))
             return False
@@ -474,19 +488,32 @@ class TransactionalLoop:
             self._abort(tasks)
             self._aborts += 1
             self._metrics.aborted(self.name)
-            if isinstance(error, TransactionAborted) and self._aborts > 1:
-                return self._bisect(batch, error)
+            if self._is_its_content(error):
+                self._bisect(batch, error)
             self._wait(0.05)
             return False
         except UsageError:
             raise
-        except Exception as error:  # noqa: BLE001 - one event must not stop the partition (CASES 79)
+        except Exception as error:
+            if self._is_committed:  # deciding it again would do it twice
+                logger.exception("a committed batch could not be applied; taking over from what is committed", role=self.name)
+                self._take_over_own(fenced=False)
+                return True
             logger.exception("a batch could not be decided; looking for the event", role=self.name)
             self._abort(tasks)
-            return self._bisect(batch, error)
-        self._pending = batch[done:]
-        self._aborts = 0
+            if isinstance(batch[0].what, Poisoned):  # not even its dead letter can be written
+                raise
+            self._bisect(batch, error)
+            return False
+        self._pending = self._pending[done:]
+        self._aborts = self._part = 0
         return True
+
+    def _is_its_content(self, error: Exception) -> bool:
+        """Whether an abort is the batch's own fault: it says so twice, or says anything too often. Innocent events must not be dead-lettered."""
+        if isinstance(error, RecordTooLarge):
+            return self._aborts > 1
+        return isinstance(error, TransactionAborted) and self._aborts > ABORTS_MAX
 
     def _abort(self, tasks: Iterable[Task]) -> None:
         for task in tasks:
@@ -494,20 +521,15 @@ class TransactionalLoop:
         if self._producer is not None:
             self._producer.abort()
 
-    def _bisect(self, batch: list[Event], error: Exception) -> bool:
-        """Half of the batch next time; a single event is dead-lettered."""
-        self._aborts = 1
-        if len(batch) > 1:
-            half = len(batch) // 2
-            committed = self._run(batch[:half])
-            if self._producer is not None and committed:
-                self._pending = [*self._pending, *batch[half:]]
-            elif self._producer is not None:
-                self._pending = batch
-            return committed
+    def _bisect(self, batch: Sequence[Event], error: Exception) -> None:
+        """Half of the batch next time; a single event is dead-lettered in its place."""
+        self._part = max(len(batch) // 2, 1)
         event = batch[0]
+        if len(batch) > 1 or isinstance(event.what, Poisoned):
+            return
         logger.error("an event cannot be committed; dead-lettering it", role=self.name, detail=str(error))
-        return self._run([Event(event.task, Poisoned(event, error), event.record)])
+        self._aborts = 0
+        self._pending[0] = Event(event.task, Poisoned(event, error), event.record)
 
     def _transact(self, tasks: Sequence[Task], batch: Sequence[Event]) -> int:
         """One batch, one transaction. Returns how many events of it are done (a full transaction leaves the rest for the next).
@@ -524,26 +546,31 @@ class TransactionalLoop:
         producer = self._producer
         assert producer is not None
         started_s = self._clock.monotonic_s()
+        self._is_committed = False
         self._at(1)
-        for task in tasks:
-            task.prefetch([event for event in batch if event.task is task])
+        by_task: dict[Task, list[Event]] = {task: [] for task in tasks}
+        for event in batch:
+            by_task[event.task].append(event)
+        for task, events in by_task.items():
+            task.prefetch(events)
         self._at(2)
         outputs, done = self._decide(tasks, batch)
         changes = {task: task.changes() for task in tasks}
-        moved = {self._position_after(event.record) for event in batch[:done] if event.record is not None}
+        moved = self._moved(batch[:done])
         if outputs.records or moved or any(changes.values()):
             self._at(3)
             producer.begin()
             begun_s = self._clock.monotonic_s()
             ends = self._produce(producer, outputs, changes)
             self._at(4)
-            offsets = {at: self.positions[at] for task in tasks for at in task.inputs}
-            for at, offset in sorted(moved, key=lambda position: position[1]):
-                offsets[at] = offset
+            offsets = self._offsets(tasks, moved)
             producer.send_offsets(offsets, self._metadata)
             self._at(5)
             producer.commit(COMMIT_TIMEOUT_S)
-            self._metrics.committed(self.name, done, self._clock.monotonic_s() - started_s, self._clock.monotonic_s() - begun_s)
+            self._is_committed = True
+            self._metrics.committed(
+                self.name, done, self._clock.monotonic_s() - started_s, self._clock.monotonic_s() - begun_s
+            )
             self._at(6)
             self.positions.update(offsets)
         else:
@@ -570,9 +597,18 @@ class TransactionalLoop:
             task.settle(outputs)
         return outputs, done
 
+    def _offsets(self, tasks: Iterable[Task], moved: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Positions of every input of every task that is touched."""
+        return {at: moved.get(at, self.positions[at]) for task in tasks for at in task.inputs}
+
     @staticmethod
-    def _position_after(record: Record) -> tuple[TopicPartition, int]:
-        return TopicPartition(record.topic, record.partition), record.offset + 1
+    def _moved(events: Sequence[Event]) -> dict[TopicPartition, int]:
+        """How far these events move the positions of their partitions; each partition's come in order."""
+        last: dict[tuple[str, int], int] = {}
+        for _, _, record in events:
+            if record is not None:
+                last[record.topic, record.partition] = record.offset + 1
+        return {TopicPartition(topic, partition): offset for (topic, partition), offset in last.items()}
 
     def _produce(
         self, producer: Producer, outputs: Outputs, changes: Mapping[Task, Mapping[bytes, bytes]]
@@ -581,10 +617,10 @@ class TransactionalLoop:
         produce = producer.produce
         ends: dict[TopicPartition, int] = {}
         for task, rows in changes.items():
-            last = {task.changelog_of(key)[0]: key for key in rows}  # its delivery report is the highest of its partition
-            for key, value in rows.items():
-                at, record_key = task.changelog_of(key)
-                note = _noting(ends, at) if last[at] is key else None
+            placed = [(*task.changelog_of(key), value) for key, value in rows.items()]
+            last = {at: place for place, (at, _, _) in enumerate(placed)}  # whose delivery report is its partition's highest
+            for place, (at, record_key, value) in enumerate(placed):
+                note = _noting(ends, at) if last[at] == place else None
                 produce(at.topic, value, key=record_key, partition=at.partition, on_offset=note)
         for topic, out, out_key, partition, headers in outputs.records:
             produce(topic, out, key=out_key, partition=partition, headers=headers)

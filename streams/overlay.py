@@ -6,7 +6,35 @@ from collections.abc import Iterable
 from typing import Any
 
 from state.folding import Row, decode_row, encode_row
+from state.interaction import InteractionRecord
+from state.item import ItemRecord, ItemStatus
 from state.table import ChangelogPosition, Store
+
+
+HOT_ROWS_MAX = 20_000
+"""Committed interactions kept decoded: a window's worth, so that an answer costs no read. Beyond it, the oldest are read again."""
+
+
+class HotRows:
+    """Committed interactions that are still on their way, decoded; a cache of the store, bounded, safe to read from any thread."""
+
+    def __init__(self) -> None:
+        self._rows: dict[bytes, InteractionRecord] = {}
+
+    def get(self, key: bytes) -> InteractionRecord | None:
+        """The committed record, or None when it is not kept here."""
+        return self._rows.get(key)
+
+    def put(self, key: bytes, record: InteractionRecord) -> None:
+        """Keep what was committed."""
+        rows = self._rows
+        if key not in rows and len(rows) >= HOT_ROWS_MAX:
+            del rows[next(iter(rows))]
+        rows[key] = record
+
+    def discard(self, key: bytes) -> None:
+        """Its item is done."""
+        self._rows.pop(key, None)
 
 
 class Overlay:
@@ -14,14 +42,30 @@ class Overlay:
 
     def __init__(self, store: Store) -> None:
         self.store = store
+        self.hot = HotRows()
         self.staged: dict[bytes, Row] = {}
         self._read: dict[bytes, Any] = {}
 
     def prefetch(self, keys: Iterable[bytes]) -> None:
         """Read the rows that a batch names in one go."""
-        wanted = [key for key in keys if key not in self._read]
+        read, hot = self._read, self.hot.get
+        wanted: list[bytes] = []
+        for key in keys:
+            if key not in read:
+                known = hot(key)
+                if known is None:
+                    wanted.append(key)
+                else:
+                    read[key] = known
+        if not wanted:
+            return
         for key, value in zip(wanted, self.store.get_many(wanted), strict=True):
-            self._read[key] = None if value is None else decode_row(key, value)
+            read[key] = None if value is None else decode_row(key, value)
+
+    def assume_absent(self, keys: Iterable[bytes]) -> None:
+        """Rows that are known not to exist need no read."""
+        for key in keys:
+            self._read.setdefault(key, None)
 
     def get(self, key: bytes) -> Any:  # noqa: ANN401 - the key says which record
         """The record of a row, or None."""
@@ -48,4 +92,13 @@ class Overlay:
     def apply(self, rows: dict[bytes, bytes], positions: dict[str, ChangelogPosition]) -> None:
         """Make the batch the committed state, in one atomic write."""
         self.store.apply(rows, positions)
+        self._keep_hot()
         self.drop()
+
+    def _keep_hot(self) -> None:
+        hot = self.hot
+        for key, record in self.staged.items():
+            if type(record) is InteractionRecord:
+                hot.put(key, record)
+            elif type(record) is ItemRecord and record.status is ItemStatus.SUCCEEDED:
+                hot.discard(b"i" + key[1:])

@@ -67,7 +67,12 @@ def row_format(pipeline: Pipeline) -> RowFormat:
 
 
 def publish_object(
-    pipeline: Pipeline, execution: ExecutionRecord, chunks: Iterator[list[bytes]], *, instance: str, check: Callable[[], None]
+    pipeline: Pipeline,
+    execution: ExecutionRecord,
+    chunks: Iterator[list[bytes]],
+    *,
+    instance: str,
+    check: Callable[[], None],
 ) -> list[str]:
     """Write the output objects of an execution and make them appear.
 

@@ -146,7 +146,9 @@ async def _next(made: AsyncIterator[Any]) -> Any:
 # --- whole segments ----------------------------------------------------------------------------------------------------------------
 
 
-def run_segment(pipeline: Pipeline, first: int, stop: int, payloads: Sequence[bytes], *, many: bool) -> tuple[bytes, bool]:
+def run_segment(
+    pipeline: Pipeline, first: int, stop: int, payloads: Sequence[bytes], *, many: bool
+) -> tuple[bytes, bool]:
     """Run a segment to its end.
 
     Args:
@@ -202,7 +204,9 @@ class Suffix:
         self._write: Callable[[Any], bytes] = pipeline.item_type(stop).to_json
         self._is_async = any(step.is_async for step in self.steps)
 
-    def run_chunk(self, completions: Sequence[bytes], results: list[list[bytes] | Exception], ticket: Ticket | None) -> None:
+    def run_chunk(
+        self, completions: Sequence[bytes], results: list[list[bytes] | Exception], ticket: Ticket | None
+    ) -> None:
         """Run items one after another (concurrently where a step is async), appending each one's outputs or error to `results`."""
         if self._is_async:
             results += run_async(self._run_together(completions))

@@ -20,6 +20,7 @@ from schemas.errors import SourceChanged
 from schemas.facts import (
     BoundaryCompletionAdmitted,
     BoundaryInteractionDispatched,
+    ContinuationAttemptFailed,
     ContinuationCompleted,
     Fact,
     InteractionTimedOut,
@@ -56,10 +57,14 @@ class ChunkSize:
 class Session:
     """One open unit on this worker; used by the loop's thread only."""
 
-    def __init__(self, unit: UnitRecord, step: AwaitStep, stream: SourceStream | None, *, live: bool, now_s: float) -> None:
+    def __init__(
+        self, unit: UnitRecord, step: AwaitStep, stream: SourceStream | None, *, first: int, live: bool, now_s: float
+    ) -> None:
         self.unit_id = unit.unit_id
         self.execution_id = unit.execution_id
         self.step = step
+        self.first = first
+        """First step of the segment that makes the stream."""
         self.live = live
         self.stream = stream
         self.is_ended = unit.source_count is not None
@@ -69,6 +74,8 @@ class Session:
         self.unresolved: set[int] = set()
         self.waiting: set[int] = set()
         self.offers: deque[int] = deque()
+        self.attempts: dict[int, int] = {}
+        """Attempt of the items that have an item row without outputs; the others are at their first, without a row."""
         self.running = 0
         self.chunk = ChunkSize()
         self.is_closed = False
@@ -86,18 +93,20 @@ class Session:
             return 0
         return min(self.step.window - self.occupancy, limits.PULL_ITEMS_MAX)
 
-    def recover(self, item_index: int, *, answered: bool, has_output: bool, due: bool) -> None:
-        """Take one dispatched item over from its rows: skip it, offer it, or await it."""
-        if has_output:
-            return
-        if self.live:
-            self.unresolved.add(item_index)
-        elif not answered:
+    def recover(self, item_index: int, *, answered: bool, waits: bool) -> None:
+        """Take over one dispatched item without output from its rows: offer it, or await its answer or its next attempt."""
+        if self.live or not answered:
             self.unresolved.add(item_index)
         if answered:
             self.waiting.add(item_index)
-            if self.live and not due:
+            if self.live and not waits:
                 self.offers.append(item_index)
+
+    def take_offers(self) -> list[tuple[int, int]]:
+        """The next chunk of offered items: index and attempt."""
+        count = min(self.chunk.items, len(self.offers))
+        indexes = [self.offers.popleft() for _ in range(count)]
+        return [(index, self.attempts.get(index, 1)) for index in indexes]
 
     def note(self, fact: Fact, now_s: float) -> None:
         """A fact of its unit was committed."""
@@ -106,7 +115,6 @@ class Session:
             case BoundaryInteractionDispatched(item_index=int(index)):
                 self.reserved -= 1
                 self.unresolved.add(index)
-                self.next_index = index + 1
             case BoundaryCompletionAdmitted(item_index=int(index)):
                 self.waiting.add(index)
                 if not self.live:
@@ -114,6 +122,9 @@ class Session:
             case ContinuationCompleted():
                 self.unresolved.discard(fact.item_index)
                 self.waiting.discard(fact.item_index)
+                self.attempts.pop(fact.item_index, None)
+            case ContinuationAttemptFailed():
+                self.attempts[fact.item_index] = fact.attempt + (fact.retry_at_ms is not None)
             case InteractionTimedOut(item_index=int(index)) if fact.resolution == "skip":
                 self.unresolved.discard(index)
             case SourceEnded():

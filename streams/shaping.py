@@ -15,7 +15,9 @@ from topologies.pipeline import AwaitStep, Completion
 DETAIL_CHARS_MAX = 500
 
 
-def shape(step: AwaitStep, row: InteractionRecord | None, payload: bytes, *, actor: str | None, recorded_at_ms: int) -> Shape:
+def shape(
+    step: AwaitStep, row: InteractionRecord | None, payload: bytes, *, actor: str | None, recorded_at_ms: int
+) -> Shape:
     """The answer as the step's output, or why it is not one.
 
     A projector is not run where there is no request yet, nor again for an interaction that was answered (BEHAVIOUR hole 24).

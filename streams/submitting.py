@@ -33,7 +33,9 @@ def command_for_object(pipeline: Pipeline, identity: ObjectIdentity, *, tenant: 
     )
 
 
-def command_for_payload(pipeline: Pipeline, value: bytes, *, key: str | None = None, tenant: str = DEFAULT_TENANT) -> SubmitCommand:
+def command_for_payload(
+    pipeline: Pipeline, value: bytes, *, key: str | None = None, tenant: str = DEFAULT_TENANT
+) -> SubmitCommand:
     """The submission of a payload; without a key its content is the key.
 
     Raises:
@@ -50,7 +52,9 @@ def _canonical(pipeline: Pipeline, value: bytes, what: str) -> bytes:
     except ValueError as error:
         raise UsageError(f"{what} is not a {pipeline.input_type.name}: {error}") from error
     if len(payload) > limits.PAYLOAD_BYTES_MAX:
-        raise UsageError(f"{what} has {len(payload)} bytes; at most {limits.PAYLOAD_BYTES_MAX} (limits.PAYLOAD_BYTES_MAX)")
+        raise UsageError(
+            f"{what} has {len(payload)} bytes; at most {limits.PAYLOAD_BYTES_MAX} (limits.PAYLOAD_BYTES_MAX)"
+        )
     return payload
 
 

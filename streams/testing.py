@@ -12,7 +12,7 @@ what was committed, as kill -9 would.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +120,9 @@ class TopologyTestDriver:
     ) -> None:
         self.clock = ManualClock()
         self.pipeline = (
-            pipeline if isinstance(pipeline, Pipeline) else load_pipeline(Path(pipeline), environ=environ or {}, overrides=overrides)
+            pipeline
+            if isinstance(pipeline, Pipeline)
+            else load_pipeline(Path(pipeline), environ=environ or {}, overrides=overrides)
         )
         self.log = MemoryLog(clock=self.clock)
         self.stores = MemoryStoreFactory()
@@ -166,9 +168,13 @@ class TopologyTestDriver:
         """Cancel an execution."""
         command = CancelCommand(execution_id, reason)
         partition = home_partition(execution_id, self.pipeline.partitions)
-        self._doors.send(self.names.commands, codec.encode(command), key=execution_id.encode(), partition=partition, timeout_s=1)
+        self._doors.send(
+            self.names.commands, codec.encode(command), key=execution_id.encode(), partition=partition, timeout_s=1
+        )
 
-    def complete(self, request: RequestEnvelope, value: Any, *, token: str | None = None, topic: str | None = None) -> None:
+    def complete(
+        self, request: RequestEnvelope, value: Any, *, token: str | None = None, topic: str | None = None
+    ) -> None:
         """Answer one request as the outside party would, with the request's token unless another is given."""
         envelope = {
             "interactionId": request.interaction_id,
@@ -177,12 +183,20 @@ class TopologyTestDriver:
         }
         self.send_raw(topic or self._response_topic(request.step_id), msgspec.json.encode(envelope))
 
-    def send_raw(self, topic: str, value: bytes | None, *, key: bytes | None = None, partition: int | None = None) -> None:
-        """Write any record to any topic."""
+    def send_raw(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        partition: int | None = None,
+        headers: Sequence[tuple[str, bytes]] = (),
+    ) -> None:
+        """Write any record to any topic, as a stranger could."""
         producer = self.log.producer("driver-outside")
         producer.init(1)
         producer.begin()
-        producer.produce(topic, value, key=key, partition=partition)
+        producer.produce(topic, value, key=key, partition=partition, headers=headers)
         producer.commit(1)
         producer.close()
 
@@ -197,7 +211,12 @@ class TopologyTestDriver:
     def step(self) -> bool:
         """One turn of every loop and of the outside party; True when something happened."""
         moved = [loop.step() for loop in self.worker.loops.values()]
-        return self._answer_new() or any(moved) or any(pool.is_busy for pool in self.worker.pools) or not self.worker.is_ready
+        return (
+            self._answer_new()
+            or any(moved)
+            or any(pool.is_busy for pool in self.worker.pools)
+            or not self.worker.is_ready
+        )
 
     def run(self) -> None:
         """Run until nothing happens any more without time passing."""
@@ -236,12 +255,16 @@ class TopologyTestDriver:
         return bool(requests)
 
     def new_requests(self) -> list[RequestEnvelope]:
-        """Requests sent since the last call, over all steps."""
-        topics = {step.transport.request_topic for step in self.pipeline.await_steps if isinstance(step.transport, KafkaTransport)}
-        found: list[RequestEnvelope] = []
-        for topic in sorted(topics):
-            found += [_decode_request(record.value or b"") for record in self._since(topic)]
-        return found
+        """Requests sent since the last call, over all steps, by step and item."""
+        return _in_order(record for topic in self._request_topics() for record in self._since(topic))
+
+    def requests(self) -> list[RequestEnvelope]:
+        """Every request ever sent, by step and item."""
+        return _in_order(record for topic in self._request_topics() for record in self.records(topic))
+
+    def _request_topics(self) -> list[str]:
+        transports = (step.transport for step in self.pipeline.await_steps)
+        return sorted({transport.request_topic for transport in transports if isinstance(transport, KafkaTransport)})
 
     def _since(self, topic: str) -> list[Record]:
         count = self.log.topics([topic], 1)[topic].partitions
@@ -266,9 +289,13 @@ class TopologyTestDriver:
         return found
 
     def facts(self, execution_id: str | None = None) -> list[Fact]:
-        """Facts in commit order, of one execution or all."""
+        """Facts of one execution in commit order, or of all (then in commit order within each execution only)."""
         decoded = [codec.decode(record.value) for record in self.records(self.names.facts)]
         return [fact for fact in decoded if isinstance(fact, Fact) and execution_id in (None, fact.execution_id)]
+
+    def fact_names(self, execution_id: str | None = None) -> list[str]:
+        """Names of the facts in commit order: how a test says what happened, and in which order."""
+        return [type(fact).__name__ for fact in self.facts(execution_id)]
 
     def execution(self, execution_id: str) -> ExecutionRecord | None:
         """The execution's row."""
@@ -289,15 +316,31 @@ class TopologyTestDriver:
 
     def refusals(self) -> list[Refusal]:
         """Refused answers."""
-        return [value for record in self.records(self.names.refusals) if isinstance(value := codec.decode(record.value), Refusal)]
+        return [
+            value
+            for record in self.records(self.names.refusals)
+            if isinstance(value := codec.decode(record.value), Refusal)
+        ]
 
     def dead_letters(self) -> list[DeadLetter]:
         """Dead letters."""
-        return [value for record in self.records(self.names.dlq) if isinstance(value := codec.decode(record.value), DeadLetter)]
+        return [
+            value
+            for record in self.records(self.names.dlq)
+            if isinstance(value := codec.decode(record.value), DeadLetter)
+        ]
 
     def replies(self) -> list[Reply]:
         """Outcomes as waiting doors see them."""
-        return [value for record in self.records(self.names.replies) if isinstance(value := codec.decode(record.value), Reply)]
+        return [
+            value
+            for record in self.records(self.names.replies)
+            if isinstance(value := codec.decode(record.value), Reply)
+        ]
+
+    def metric(self, name: str, **labels: str) -> float:
+        """A counter or gauge of the worker that runs now (a crash starts them at nought)."""
+        return self.worker.metrics.registry.get_sample_value(name, labels) or 0.0
 
     def rows(self) -> dict[bytes, Any]:
         """Every row of every table, decoded."""
@@ -311,6 +354,13 @@ class TopologyTestDriver:
 
 
 _decode_request = msgspec.json.Decoder(RequestEnvelope).decode
+
+
+def _in_order(records: Iterable[Record]) -> list[RequestEnvelope]:
+    """Requests as a reader expects them: partitions are read in turns, so their records come mixed."""
+    found = [_decode_request(record.value or b"") for record in records]
+    return sorted(found, key=lambda request: (request.execution_id, request.step_id, request.item_index or 0))
+
 
 HEADERS = (HEADER_INTERACTION_ID, HEADER_RESUME_TOKEN, HEADER_RESPONSE_TOPIC)
 

@@ -64,6 +64,10 @@ class TimerIndex:
         if not keys:
             del self._buckets[bucket]  # its heap entry is skipped when it comes up
 
+    def armed(self, prefix: bytes) -> list[tuple[bytes, int]]:
+        """Armed keys of one table, with their due times."""
+        return [(key, due_ms) for key, due_ms in self._due.items() if key.startswith(prefix)]
+
     def next_ms(self) -> int | None:
         """When the next timer may be due (never later than it is), or None."""
         while self._heap and self._heap[0] not in self._buckets:

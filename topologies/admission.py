@@ -104,7 +104,10 @@ def admit(pipeline: Pipeline, answer: Answer, rows: Standing, *, live: bool, now
     if isinstance(shape, Misshapen):
         return [Refuse("wrong-shape", shape.detail, step)]
     assert rows.unit is not None
-    assert shape.completion is not None
+    if (
+        shape.completion is None
+    ):  # it was shaped before its request was there to project it with: keep it, judge it next
+        return [_held_fact(answer, now_ms)]
     fact = facts.BoundaryCompletionAdmitted(
         answer.ref.execution_id,
         now_ms,
@@ -207,20 +210,22 @@ def _before_dispatch(step: AwaitStep, answer: Answer, rows: Standing, *, now_ms:
                 step,
             )
         ]
-    return [
-        Append(
-            facts.BoundaryCompletionHeld(
-                execution.execution_id,
-                now_ms,
-                answer.ref.unit_id,
-                answer.ref.item_index,
-                answer.completion.payload,
-                answer.completion.resume_token,
-                answer.completion.actor,
-                answer.recorded_at_ms,
-            ),
+    return [_held_fact(answer, now_ms)]
+
+
+def _held_fact(answer: Answer, now_ms: int) -> Append:
+    return Append(
+        facts.BoundaryCompletionHeld(
+            answer.ref.execution_id,
+            now_ms,
+            answer.ref.unit_id,
+            answer.ref.item_index,
+            answer.completion.payload,
+            answer.completion.resume_token,
+            answer.completion.actor,
+            answer.recorded_at_ms,
         ),
-    ]
+    )
 
 
 def _may_come(step: AwaitStep, ref: InteractionRef, execution: ExecutionRecord, unit: UnitRecord | None) -> bool:

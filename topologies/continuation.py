@@ -30,7 +30,7 @@ from topologies.pipeline import Pipeline, RunStep, TopicOutput
 def gates_open(execution: ExecutionRecord, unit: UnitRecord) -> bool:
     """Whether completed items of the unit may be continued on the fallback path."""
     parked = execution.status is ExecutionStatus.WAITING_EXTERNAL and execution.await_unit_id == unit.unit_id
-    return parked and unit.is_open and unit.dispatch_complete
+    return parked and unit.itemised and unit.is_open and unit.dispatch_complete
 
 
 def after_completion(
@@ -99,7 +99,9 @@ def sweep(
     for interaction, item in rows:
         if interaction.status is not InteractionStatus.COMPLETED or interaction.completion is None:
             continue
-        if item is None or (item.status is ItemStatus.PENDING and not item.continued and item.due_ms is None):
+        # A retry that fell due before the gates opened had its timer then; one that is due later is emitted by its timer.
+        waits = item is not None and item.due_ms is not None and item.due_ms > now_ms
+        if item is None or (item.status is ItemStatus.PENDING and not item.continued and not waits):
             attempt = item.attempt if item else 1
             decisions += emit(
                 pipeline,
@@ -130,7 +132,7 @@ def complete_item(
         return [NoOp("already-continued")]
     if result.attempt != (item.attempt if item else 1):
         return [NoOp("stale-attempt")]
-    if not 0 <= result.item_index < unit.dispatched:
+    if not unit.itemised or not 0 <= result.item_index < unit.dispatched:
         return [NoOp("no-such-item")]
     if result.error_code is not None:
         return _failed(pipeline, result, execution, unit, now_ms=now_ms)

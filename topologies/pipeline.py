@@ -454,9 +454,13 @@ class Pipeline:
     def item_type(self, index: int) -> PayloadType:
         """The type of what waits at a boundary: the input of the step there, or the pipeline's output at the end.
 
-        Boundaries are index 0, await and aggregate steps, and `len(steps)`.
+        Boundaries are index 0, await and aggregate steps, what follows an await, and `len(steps)`. Behind an await it is the
+        await's output: the step there may be a branch, which takes only some arms of it.
         """
-        return self.output_type if index == len(self.steps) else self.steps[index].input
+        if index == len(self.steps):
+            return self.output_type
+        before = self.steps[index - 1] if index > 0 else None
+        return before.output if isinstance(before, AwaitStep) else self.steps[index].input
 
     @property
     def external_topics(self) -> tuple[str, ...]:

@@ -156,6 +156,11 @@ def _refuse_nested(reads: Sequence[ReadStep]) -> None:
         if read.kind == "await":
             if itemised:
                 not_yet("nested await", read.fields, "name")
+            if not streaming and isinstance(read.step, AwaitStep) and isinstance(read.step.on_timeout, Skip):
+                advice = "write value, or leave onTimeout out: the execution then fails and can be looked after"
+                read.fields.note(
+                    "onTimeout", "skip leaves out an item of a stream, and no stream reaches this step", advice
+                )
             itemised = itemised or (streaming and read.cardinality is Cardinality.ONE_TO_ONE)
         streaming = read.cardinality.gives_many or (streaming and not read.cardinality.takes_many)
         itemised = itemised and not read.cardinality.takes_many

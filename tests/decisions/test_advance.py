@@ -26,6 +26,7 @@ from tests.decisions.given import (
     YES,
     Doing,
     Given,
+    Then,
     admitted,
     await_step,
     cancelled,
@@ -387,8 +388,8 @@ def test_only_a_unit_whose_source_ended_is_parked() -> None:
 
 # --- strict parent release -----------------------------------------------------------------------------------------------------------------
 
-RELEASED_AT_THE_END = [Append(continuation_created(None, 3)), CloseSession(UNIT)]
-RELEASED_AT_THE_AGGREGATE = [Append(closed()), *RELEASED_AT_THE_END]
+RELEASED_AT_THE_END: Decisions = [Append(continuation_created(None, 3)), CloseSession(UNIT)]
+RELEASED_AT_THE_AGGREGATE: Decisions = [Append(closed()), *RELEASED_AT_THE_END]
 
 
 def outcomes(count: int) -> list[Fact]:
@@ -487,6 +488,7 @@ SITUATIONS: dict[str, tuple[Pipeline, Sequence[Fact]]] = {
 def test_advance_settles_and_then_says_nothing_more(pipeline: Pipeline, known: Sequence[Fact]) -> None:
     here = given(pipeline, *known)
     local = Doing()
+    decided = Then(here, [])
     for _ in range(6):
         decided = here.when(advancing(local))
         if not decided.decisions:
@@ -506,3 +508,10 @@ def test_the_request_of_a_declared_key_is_the_segments_input() -> None:
     sent = decided.decisions[2]
     assert isinstance(sent, Request)
     assert sent.fact.idempotency_key == "await-1:id=o-1:amount=1"
+
+
+def test_the_input_of_what_follows_an_itemised_await_are_its_items_outputs() -> None:
+    """They are read from the item rows, a slice at a time; the execution's row holds none of them (CASES 50)."""
+    known = given(stream_to_total(), *parked(1, cursor=1), *outcomes(1), closed(), continuation_created(None, 3))
+    assert known.the_execution.input_unit_id == UNIT
+    assert segment_input(known.the_execution, known.rows) == b""

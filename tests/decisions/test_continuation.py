@@ -114,6 +114,7 @@ def test_after_an_answer_was_stored(
         pytest.param(parked(1), True, id="both"),
         pytest.param([*parked(1), closed("FAILED")], False, id="unit ended"),
         pytest.param([*parked(1), continuation_created(None, 3)], False, id="released"),
+        pytest.param(scalar_waiting(), False, id="a scalar has no items"),
     ],
 )
 def test_the_gates(known: Sequence[Fact], is_open: bool) -> None:
@@ -152,6 +153,14 @@ def test_the_sweep_emits_each_completed_item_once_and_moves_the_cursor() -> None
 )
 def test_the_sweep_passes_by(more: Sequence[Fact]) -> None:
     given(stream(), *parked(1), *more).when(sweeping(0, 1)).then(Append(swept(1)))
+
+
+def test_the_sweep_emits_a_retry_that_fell_due_before_the_gates_opened() -> None:
+    """Its timer rang into closed gates and rings no more; without this the item would wait for ever."""
+    known = given(stream(), *streaming(1, live=True), admitted(0), continuation_failed(0, retry_at_ms=NOW))
+    known = known.when(due(0)).then(HoldCompletion("early-held"))
+    known.facts(source_ended(1), dispatch_completed(1, 1), suspended())
+    known.when(sweeping(0, 1)).then(*emitted(0, attempt=2), Append(swept(1)))
 
 
 # --- an item's outcome -----------------------------------------------------------------------------------------------------------------------
@@ -193,6 +202,7 @@ def test_outputs_of_an_output_topic_are_written_with_the_fact_that_stores_them()
         pytest.param(parked(1, answered=1), 0, 2, "stale-attempt", id="of an attempt that was never made"),
         pytest.param([*parked(1, answered=1), continuation_failed(0)], 0, 1, "stale-attempt", id="of a former attempt"),
         pytest.param(parked(2), 2, 1, "no-such-item", id="beyond the stream (BEHAVIOUR 115)"),
+        pytest.param(scalar_waiting(), 0, 1, "no-such-item", id="of a scalar"),
         pytest.param([*parked(1), continuation_failed(0, retry_at_ms=None)], 0, 1, "already-continued", id="given up"),
     ],
 )

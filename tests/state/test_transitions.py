@@ -57,7 +57,7 @@ def an_item(status: str) -> ItemRecord:
     return ItemRecord(UNIT, 0, ItemStatus(status))
 
 
-MACHINES: list[tuple[str, Transitions, type[Any], Callable[[str], Any], Callable[[Any, Fact], Any]]] = [
+MACHINES: list[tuple[str, Transitions, Any, Callable[[str], Any], Callable[[Any, Fact], Any]]] = [
     ("execution", execution.TRANSITIONS, ExecutionStatus, an_execution, execution.evolve),
     ("unit", unit.TRANSITIONS, UnitStatus, a_unit, unit.evolve),
     ("interaction", interaction.TRANSITIONS, InteractionStatus, an_interaction, interaction.evolve),
@@ -106,8 +106,8 @@ def test_every_fact_changes_a_row() -> None:
 
 
 @pytest.mark.parametrize(("name", "transitions", "statuses"), [(m[0], m[1], m[2]) for m in MACHINES])
-def test_every_status_can_be_reached(name: str, transitions: Transitions, statuses: type[Any]) -> None:
-    named_by_the_fact = {
+def test_every_status_can_be_reached(name: str, transitions: Transitions, statuses: Any) -> None:
+    named_by_the_fact: dict[str, set[str]] = {
         "unit": {UnitStatus.FAILED, UnitStatus.TIMED_OUT, UnitStatus.CANCELLED},
         "item": {ItemStatus.FAILED},
     }

@@ -1,0 +1,419 @@
+"""`kawait status`, `trace`, `refusals` and `dlq`: what an operator asks; see `streams.views` for where it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+from rich.text import Text
+
+from schemas.envelopes import DeadLetter, Refusal
+from schemas.errors import UsageError
+from schemas.facts import Fact
+from state.execution import ExecutionRecord
+from state.unit import UnitRecord
+from streams.cli import options
+from streams.cli.printing import (
+    out,
+    parse_since,
+    payload_json,
+    payload_text,
+    print_fields,
+    print_json,
+    print_rows,
+    status_text,
+    struct_json,
+    time_text,
+)
+from streams.clock import SystemClock
+from streams.views import ExecutionView, Found, InteractionView, Views, target
+
+DETAIL_CHARS = 80
+LIMIT_DEFAULT = 50
+
+WORDS = click.argument("words", nargs=-1, required=True, metavar="[PIPELINE] ID")
+MAYBE_PIPELINE = click.argument("pipeline", type=options.FILE, required=False, metavar="[PIPELINE]")
+APP = options.option("--app", metavar="NAME", help="The application, instead of PIPELINE.")
+LIMIT = options.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=LIMIT_DEFAULT,
+    show_default=True,
+    metavar="N",
+    help="The newest so many.",
+)
+
+
+@contextmanager
+def views_of(app: str, bootstrap: str | None, config_file: Path | None) -> Iterator[Views]:
+    """Views of an application."""
+    log = options.open_log(bootstrap, config_file)
+    try:
+        yield Views(log, app)
+    finally:
+        log.close()
+
+
+# --- one execution --------------------------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@WORDS
+@APP
+@options.BROKER
+@options.JSON
+@options.log_options(level="warning")
+def status(
+    words: tuple[str, ...], app: str | None, bootstrap: str | None, config_file: Path | None, *, as_json: bool
+) -> None:
+    """Show how an execution or an interaction stands."""
+    name, text = options.app_and_id(words, app, "execution or interaction ID")
+    asked = target(text)
+    with views_of(name, bootstrap, config_file) as views:
+        if asked.is_interaction:
+            interaction = views.interaction(asked)
+            if interaction is None:
+                raise UsageError(f"app {name} knows no interaction {text}")
+            _show_interaction(interaction, as_json=as_json)
+            return
+        execution = views.execution(asked.execution_id)
+    if execution is None:
+        raise UsageError(f"app {name} knows no execution {text}")
+    _show_execution(execution, as_json=as_json)
+
+
+def _show_execution(view: ExecutionView, *, as_json: bool) -> None:
+    execution = view.execution
+    if as_json:
+        print_json(execution_json(view))
+        return
+    print_fields(
+        (
+            ("execution", execution.execution_id),
+            ("status", status_text(str(execution.status))),
+            ("step", f"{execution.step_index}, attempt {execution.attempt}"),
+            ("parked at", execution.await_unit_id or "" if str(execution.status) == "WAITING_EXTERNAL" else ""),
+            ("pipeline", execution.pipeline),
+            ("tenant", execution.tenant_id if execution.tenant_id != "default" else ""),
+            ("key", execution.submission_key),
+            ("submitted", time_text(execution.submitted_at_ms)),
+            ("updated", time_text(execution.updated_at_ms)),
+            ("due", time_text(execution.due_ms)),
+            ("error", _error(execution)),
+            ("result", payload_text(execution.result, limit=400)),
+            *(("output", path) for path in execution.outputs),
+        )
+    )
+    if view.units:
+        out().print()
+        print_rows(
+            ("unit", "step", "status", "path", "dispatched", "outputs", "opened"),
+            [_unit_row(unit) for unit in view.units],
+            empty="",
+        )
+
+
+def _error(execution: ExecutionRecord) -> Text:
+    if execution.error_code is None:
+        return Text("")
+    return Text(f"{execution.error_code}: {execution.error_message}", style="red")
+
+
+def _unit_row(unit: UnitRecord) -> tuple[str | Text, ...]:
+    total = unit.source_count if unit.source_count is not None else unit.expected
+    dispatched = f"{unit.dispatched}" if total is None else f"{unit.dispatched} of {total}"
+    path = "live" if unit.live else "suspending"
+    outputs = str(unit.outputs) if unit.itemised else ""
+    return (
+        f".{unit.step_index}",
+        unit.step_id,
+        status_text(str(unit.status)),
+        path,
+        dispatched,
+        outputs,
+        time_text(unit.opened_at_ms),
+    )
+
+
+def execution_json(view: ExecutionView) -> dict[str, Any]:
+    """`status --json` of an execution."""
+    execution = view.execution
+    return {
+        "executionId": execution.execution_id,
+        "status": execution.status,
+        "pipeline": execution.pipeline,
+        "tenantId": execution.tenant_id,
+        "submissionKey": execution.submission_key,
+        "stepIndex": execution.step_index,
+        "attempt": execution.attempt,
+        "awaitUnitId": execution.await_unit_id,
+        "submittedAtEpochMs": execution.submitted_at_ms,
+        "updatedAtEpochMs": execution.updated_at_ms,
+        "nextDueAtEpochMs": execution.due_ms,
+        "sourceName": execution.source_name,
+        "errorCode": execution.error_code,
+        "errorMessage": execution.error_message,
+        "result": payload_json(execution.result),
+        "outputs": execution.outputs,
+        "units": [struct_json(unit) for unit in view.units],
+    }
+
+
+def _show_interaction(view: InteractionView, *, as_json: bool) -> None:
+    row, unit, item = view.interaction, view.unit, view.item
+    if as_json:
+        more = {
+            "interactionId": row.interaction_id,
+            "stepId": unit.step_id if unit else None,
+            "status": view.status,
+            "item": struct_json(item) if item else None,
+        }
+        print_json({**struct_json(row), **more})
+        return
+    print_fields(
+        (
+            ("interaction", row.interaction_id),
+            ("status", status_text(view.status)),
+            ("step", unit.step_id if unit else ""),
+            ("attempt", str(row.attempt)),
+            ("dispatched", time_text(row.dispatched_at_ms or None)),
+            ("deadline", time_text(row.deadline_ms or None)),
+            ("completed", time_text(row.completed_at_ms)),
+            ("actor", row.actor or ""),
+            ("refused", f"{row.refusals} answers" if row.refusals else ""),
+            ("request", payload_text(row.request)),
+            ("completion", payload_text(row.completion)),
+            ("item", f"{item.status}, attempt {item.attempt}" if item else ""),
+            *(("output", payload_text(payload)) for payload in (item.outputs if item else [])),
+            (
+                "error",
+                Text(f"{item.error_code}: {item.error_message}", style="red") if item and item.error_code else "",
+            ),
+        )
+    )
+
+
+# --- its facts ------------------------------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@WORDS
+@APP
+@options.BROKER
+@options.JSON
+@options.log_options(level="warning")
+def trace(
+    words: tuple[str, ...], app: str | None, bootstrap: str | None, config_file: Path | None, *, as_json: bool
+) -> None:
+    """Print the facts of an execution, or of one interaction of it, in the order in which they were committed.
+
+    Columns: the time, the seconds since the first fact, the item, the fact and what it says.
+    """
+    name, text = options.app_and_id(words, app, "execution or interaction ID")
+    first_ms: int | None = None
+    with views_of(name, bootstrap, config_file) as views:
+        for fact in views.trace(target(text)):
+            first_ms = fact.at_ms if first_ms is None else first_ms
+            if as_json:
+                print_json(fact_json(fact))
+            else:
+                click.echo(fact_line(fact, first_ms))
+    if first_ms is None:
+        raise UsageError(f"app {name} has no facts of {text}; they are kept as long as retention.facts says")
+
+
+def fact_json(fact: Fact) -> dict[str, Any]:
+    """`trace --json`: one fact."""
+    return {"fact": type(fact).__name__, **struct_json(fact)}
+
+
+def fact_line(fact: Fact, first_ms: int) -> str:
+    """`trace`: one fact for people."""
+    index = getattr(fact, "item_index", None)
+    unit = getattr(fact, "unit_id", None)
+    place = "" if unit is None else f".{unit.rpartition('.')[2]}" + ("" if index is None else f".{index}")
+    seconds = (fact.at_ms - first_ms) / 1000
+    # Padded before it is styled: escape codes have no width.
+    head = f"{time_text(fact.at_ms)} {click.style(f'{seconds:+9.3f}s', dim=True)} {place:<8} "
+    return f"{head}{click.style(f'{type(fact).__name__:<30}', bold=True)} {_details(fact)}".rstrip()
+
+
+def _details(fact: Fact) -> str:
+    hidden = {"execution_id", "at_ms", "unit_id", "item_index"}
+    parts = ((name, _detail(name, getattr(fact, name))) for name in fact.__struct_fields__ if name not in hidden)
+    return " ".join(f"{name}={value}" for name, value in parts if value is not None)
+
+
+def _detail(name: str, value: Any) -> str | None:
+    if value is None or name == "resume_token":
+        return None
+    if isinstance(value, bytes):
+        return payload_text(value, limit=DETAIL_CHARS)
+    if isinstance(value, list):
+        return payload_text(msgspec.json.encode([_detail("", part) for part in value]), limit=DETAIL_CHARS)
+    if name.endswith("_ms"):
+        return time_text(value)
+    return payload_text(str(value).encode(), limit=DETAIL_CHARS)
+
+
+# --- what needs somebody --------------------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@MAYBE_PIPELINE
+@APP
+@options.REASON
+@options.SINCE
+@LIMIT
+@options.BROKER
+@options.JSON
+@options.log_options(level="warning")
+def refusals(
+    pipeline: Path | None,
+    app: str | None,
+    reason: str | None,
+    since: str | None,
+    limit: int,
+    bootstrap: str | None,
+    config_file: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """List answers that were refused: unknown, late, conflicting, forged, of a wrong shape."""
+    name = options.app_of(pipeline, app)
+    since_ms = parse_since(since, SystemClock().now_ms())
+    with views_of(name, bootstrap, config_file) as views:
+        found = views.refusals(limit=limit, reason=reason, since_ms=since_ms)
+    columns = ("time", "reason", "interaction", "step", "owner", "detail", "payload")
+    _list(found, columns, _refusal_row, as_json=as_json, empty=f"no refused answers in {name}")
+
+
+def _refusal_row(found: Found) -> tuple[str, ...]:
+    refusal = found.value
+    assert isinstance(refusal, Refusal)
+    return (
+        time_text(refusal.at_ms),
+        refusal.reason,
+        refusal.interaction_id or "-",
+        refusal.step_id or "-",
+        refusal.owner or "-",
+        refusal.detail,
+        payload_text(refusal.payload, limit=DETAIL_CHARS),
+    )
+
+
+@click.group()
+def dlq() -> None:
+    """Dead letters: executions that failed for good, and records that nobody could read."""
+
+
+@dlq.command("list")
+@MAYBE_PIPELINE
+@APP
+@options.REASON
+@options.SINCE
+@LIMIT
+@options.BROKER
+@options.JSON
+@options.log_options(level="warning")
+def dlq_list(
+    pipeline: Path | None,
+    app: str | None,
+    reason: str | None,
+    since: str | None,
+    limit: int,
+    bootstrap: str | None,
+    config_file: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """List the newest dead letters."""
+    name = options.app_of(pipeline, app)
+    since_ms = parse_since(since, SystemClock().now_ms())
+    with views_of(name, bootstrap, config_file) as views:
+        found = views.dead_letters(limit=limit, reason=reason, since_ms=since_ms)
+    _list(
+        found,
+        ("id", "time", "kind", "reason", "execution", "origin", "detail"),
+        _letter_row,
+        as_json=as_json,
+        empty=f"no dead letters in {name}",
+    )
+
+
+def _letter_row(found: Found) -> tuple[str, ...]:
+    letter = found.value
+    assert isinstance(letter, DeadLetter)
+    return (
+        found.place,
+        time_text(letter.at_ms),
+        letter.kind,
+        letter.reason,
+        letter.execution_id or "-",
+        _origin(letter),
+        payload_text(letter.detail.encode(), limit=2 * DETAIL_CHARS),
+    )
+
+
+def _origin(letter: DeadLetter) -> str:
+    return f"{letter.origin_topic}[{letter.origin_partition}]@{letter.origin_offset}" if letter.origin_topic else "-"
+
+
+@dlq.command("show")
+@WORDS
+@APP
+@options.BROKER
+@options.JSON
+@options.log_options(level="warning")
+def dlq_show(
+    words: tuple[str, ...], app: str | None, bootstrap: str | None, config_file: Path | None, *, as_json: bool
+) -> None:
+    """Show one dead letter: ID is that of the list, or an execution's."""
+    name, text = options.app_and_id(words, app, "dead letter ID (see `dlq list`) or execution ID")
+    with views_of(name, bootstrap, config_file) as views:
+        found = views.dead_letter(text)
+    if found is None:
+        raise UsageError(f"app {name} has no dead letter {text}")
+    letter = found.value
+    assert isinstance(letter, DeadLetter)
+    if as_json:
+        print_json(_found_json(found))
+        return
+    cut = (
+        f"{letter.value_length} bytes, cut; sha256 {letter.value_sha256}"
+        if letter.value and letter.value_length > len(letter.value)
+        else ""
+    )
+    print_fields(
+        (
+            ("id", found.place),
+            ("time", time_text(letter.at_ms)),
+            ("kind", letter.kind),
+            ("reason", letter.reason),
+            ("detail", letter.detail),
+            ("execution", letter.execution_id or ""),
+            ("step", letter.step_id or ""),
+            ("origin", _origin(letter) if letter.origin_topic else ""),
+            ("key", payload_text(letter.key)),
+            ("value", payload_text(letter.value)),
+            ("length", cut),
+        )
+    )
+
+
+def _list(
+    found: list[Found], columns: tuple[str, ...], row: Callable[[Found], tuple[str, ...]], *, as_json: bool, empty: str
+) -> None:
+    if as_json:
+        for record in found:
+            print_json(_found_json(record))
+    else:
+        print_rows(columns, [row(record) for record in found], empty=empty)
+
+
+def _found_json(found: Found) -> dict[str, Any]:
+    return {"id": found.place, **struct_json(found.value)}

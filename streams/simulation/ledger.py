@@ -1,0 +1,176 @@
+"""The ledger of a simulated run: folds the committed facts as they come and checks what must hold at every moment (DESIGN 10).
+
+It knows the application by its topics alone, as anybody outside would.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from schemas import codec, facts
+from schemas.envelopes import RequestEnvelope
+from schemas.facts import Fact
+from schemas.identity import home_partition, interaction_id
+from state.execution import ExecutionRecord
+from state.folding import Row, fold
+from state.keys import execution_key, interaction_key, unit_key
+from state.transition import IllegalTransition
+from state.unit import UnitRecord
+from streams.log import Record, TopicPartition
+from streams.memory_log import MemoryLog
+from streams.names import Names
+from streams.simulation.scenario import Say, Scenario
+
+ENDINGS = (facts.RunSucceeded, facts.RunFailed, facts.RunCancelled)
+AFTER_THE_END = (facts.CompletionRefused,)
+
+__all__ = ["Ledger", "RequestEnvelope", "Violation"]
+
+
+class Violation(AssertionError):
+    """An invariant does not hold."""
+
+
+class Rows:
+    """Folded rows."""
+
+    def __init__(self) -> None:
+        self.by_key: dict[bytes, Row] = {}
+
+    def get(self, key: bytes) -> Any:
+        """The record, or None."""
+        return self.by_key.get(key)
+
+    def put(self, key: bytes, record: Row) -> None:
+        """Make `record` the row."""
+        self.by_key[key] = record
+
+
+class Ledger:
+    """Facts so far, folded."""
+
+    def __init__(self, scenario: Scenario, log: MemoryLog, names: Names, say: Say) -> None:
+        self.rows = Rows()
+        self.facts: list[Fact] = []
+        self.admitted: dict[str, facts.BoundaryCompletionAdmitted] = {}
+        self.held: dict[str, list[facts.BoundaryCompletionHeld]] = {}
+        self.timed_out: dict[str, facts.InteractionTimedOut] = {}
+        self.dispatched: dict[str, facts.BoundaryInteractionDispatched] = {}
+        self.ended: dict[str, Fact] = {}
+        self.seen: Counter[tuple[str, str]] = Counter()
+        self._answered: Counter[str] = Counter()
+        self._scenario = scenario
+        self._names = names
+        self._say = say
+        self._reader = log.reader()
+        self._reader.assign({TopicPartition(names.facts, number): 0 for number in range(scenario.pipeline.partitions)})
+        self._one_session = scenario.bounds.get("LIVE_SESSIONS_MAX", 64) < len(scenario.submissions)
+
+    def follow(self) -> None:
+        """Take new facts in; raises `Violation`."""
+        for record in self._reader.poll(100_000, 0):
+            fact = codec.decode(record.value)
+            assert isinstance(fact, Fact)
+            self._take(fact, record)
+
+    def _take(self, fact: Fact, record: Record) -> None:
+        self._say(f"fact [{record.partition}]@{record.offset}: {_text(fact)}")
+        if home_partition(fact.execution_id, self._scenario.pipeline.partitions) != record.partition:
+            raise Violation(f"{fact} is in partition {record.partition}, which is not its home")
+        if fact.execution_id in self.ended and not isinstance(fact, AFTER_THE_END):
+            raise Violation(f"{fact} after {self.ended[fact.execution_id]}")
+        try:
+            fold(self.rows, fact)
+        except IllegalTransition as error:
+            raise Violation(f"the facts do not fold: {error}") from error
+        self.facts.append(fact)
+        self._once(fact)
+        unit_id = getattr(fact, "unit_id", None)
+        if isinstance(fact, ENDINGS):
+            self._check_end(fact)
+        elif unit_id is not None:
+            self._check_window(unit_id, fact)
+
+    def _once(self, fact: Fact) -> None:
+        match fact:
+            case facts.BoundaryCompletionAdmitted():
+                iid = interaction_id(fact.unit_id, fact.item_index)
+                timed_out = self.timed_out.get(iid)
+                self.admitted[iid] = fact
+                self._answered[fact.unit_id] += 1
+                if timed_out is not None and timed_out.resolution != "value":
+                    raise Violation(f"{fact} was admitted after {timed_out}")
+                self._count("admitted", iid)
+            case facts.InteractionTimedOut():
+                iid = interaction_id(fact.unit_id, fact.item_index)
+                self.timed_out[iid] = fact
+                self._answered[fact.unit_id] += fact.resolution == "skip"
+                self._count("timed out", iid)
+            case facts.ContinuationCompleted():
+                self._count("continued", interaction_id(fact.unit_id, fact.item_index))
+            case facts.BoundaryInteractionDispatched():
+                iid = interaction_id(fact.unit_id, fact.item_index)
+                self.dispatched[iid] = fact
+                self._count("dispatched", iid)
+            case facts.BoundaryCompletionHeld():
+                self.held.setdefault(interaction_id(fact.unit_id, fact.item_index), []).append(fact)
+            case facts.RunSubmitted() | facts.RunSucceeded() | facts.RunFailed() | facts.RunCancelled():
+                self._count(type(fact).__name__, fact.execution_id)
+            case facts.SourceEnded() | facts.BoundaryUnitOpened() | facts.BoundaryUnitClosed():
+                self._count(type(fact).__name__, fact.unit_id)
+            case _:
+                pass
+
+    def _count(self, what: str, which: str) -> None:
+        self.seen[what, which] += 1
+        if self.seen[what, which] > 1:
+            raise Violation(f"{which} was {what} twice")
+
+    def _check_window(self, unit_id: str, fact: Fact) -> None:
+        unit: UnitRecord | None = self.rows.get(unit_key(unit_id))
+        if unit is None or not unit.itemised or not isinstance(fact, facts.BoundaryInteractionDispatched):
+            return
+        window = self._scenario.pipeline.await_step(unit.step_index).window
+        unanswered = unit.dispatched - self._answered[unit_id]
+        open_ = unit.dispatched - unit.outputs
+        if unanswered > window:
+            raise Violation(f"{unanswered} unanswered items of unit {unit_id}, the window is {window}")
+        if unit.live and not self._one_session and open_ > window:
+            raise Violation(f"{open_} unresolved items of unit {unit_id}, the window is {window}")
+
+    def _check_end(self, fact: Fact) -> None:
+        self.ended[fact.execution_id] = fact
+        for step in self._scenario.pipeline.await_steps:
+            unit: UnitRecord | None = self.rows.get(unit_key(f"{fact.execution_id}.{step.index}"))
+            if unit is not None and unit.is_open:
+                raise Violation(f"{fact} leaves unit {unit.unit_id} open")
+            if unit is not None and unit.itemised and isinstance(fact, facts.RunSucceeded):
+                wanted = unit.source_count
+                if not unit.dispatched == unit.outputs == wanted:
+                    raise Violation(f"{fact.execution_id} succeeded with {unit}")
+
+    # --- asked by others ---------------------------------------------------------------------------------------------
+
+    def execution(self, execution_id: str) -> ExecutionRecord | None:
+        """The execution as folded."""
+        found: ExecutionRecord | None = self.rows.get(execution_key(execution_id))
+        return found
+
+    def is_over(self) -> bool:
+        """Whether every execution has ended."""
+        return all(execution_id in self.ended for execution_id in self._scenario.submissions)
+
+    def interaction(self, iid: str) -> Any:
+        """The interaction as folded."""
+        unit_id, _, item = iid.rpartition(".")
+        return self.rows.get(interaction_key(unit_id, None if item == "u" else int(item)))
+
+    def open_interactions(self) -> list[str]:
+        """Dispatched, unanswered, of an open unit."""
+        return [iid for iid in self.dispatched if iid not in self.admitted and iid not in self.timed_out]
+
+
+def _text(fact: Fact) -> str:
+    text = str(fact)
+    return text if len(text) < 260 else f"{text[:260]}..."

@@ -1,0 +1,194 @@
+"""App instances of a simulated run: started, killed between two numbered steps, stalled, restarted with what was on their disk."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import TYPE_CHECKING, Any, cast
+
+from schemas.errors import CallTimeout
+from state.memory import MemoryStoreFactory
+from streams.app import ROLES, Worker, build_worker
+from streams.clock import ManualClock
+from streams.core import CoreTask
+from streams.log import TopicPartition
+from streams.loop import TransactionalLoop
+from streams.memory_log import MemoryGroupConsumer, MemoryLog
+from streams.metrics import Metrics
+from streams.pool import Finished
+from streams.testing import InlinePool
+from topologies.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from state.table import ChangelogPosition
+
+Disk = dict[tuple[str, int], tuple[dict[bytes, bytes], "dict[str, ChangelogPosition]"]]
+
+
+class Killed(BaseException):  # noqa: N818 - what it stands for: kill -9, which no handler sees
+    """The process ended here."""
+
+
+class QuietMetrics(Metrics):
+    """Counts nothing: a simulated worker lives for milliseconds."""
+
+    def __init__(self) -> None:
+        """Make no registry."""
+
+    def decided(self, counts: Mapping[tuple[str, str], int]) -> None:
+        """Nothing."""
+
+    def committed(self, role: str, events: int, batch_s: float, transaction_s: float) -> None:
+        """Nothing."""
+
+    def aborted(self, role: str) -> None:
+        """Nothing."""
+
+    def commit_unknown(self, role: str) -> None:
+        """Nothing."""
+
+    def rebalanced(self, role: str, partitions: int) -> None:
+        """Nothing."""
+
+    def restoring(self, partition: int, done: int, total: int) -> None:
+        """Nothing."""
+
+    def gave_up(self, partition: int) -> None:
+        """Nothing."""
+
+
+class Disks(MemoryStoreFactory):
+    """Memory stores that can be set back."""
+
+    def copied(self) -> Disk:
+        """What is on the disks now."""
+        return {where: (dict(disk.rows), dict(disk.positions)) for where, disk in self._disks.items()}
+
+    def set_back(self, disk: Disk) -> None:
+        """Make an earlier state the present one."""
+        for where in list(self._disks):
+            self.wipe(*where)
+        for where, (rows, positions) in disk.items():
+            store = self.open(*where)
+            store.apply(copy.copy(rows), copy.copy(positions))
+            store.close()
+
+
+class HeldPool(InlinePool):
+    """A pool whose jobs run when the simulation says, or overstay."""
+
+    def overstay(self, index: int) -> None:
+        """Give a waiting job up, as a pool does with one that has not ended within its limit; it may still run to its end."""
+        ticket, job = self.jobs[index]
+        del self.jobs[index]
+        ticket.abandoned = True
+        self._done.append(Finished(ticket.owner, ticket.tag, None, CallTimeout("no result within its limit")))
+        del job
+
+
+class Machine:
+    """One app instance and its disk."""
+
+    def __init__(
+        self,
+        name: str,
+        pipeline: Pipeline,
+        log: MemoryLog,
+        clock: ManualClock,
+        topic_ids: Mapping[str, str],
+        *,
+        static: bool,
+    ) -> None:
+        self.name = name
+        self.static = static
+        self.disks = Disks()
+        self.old_disk: Disk = {}
+        self.worker: Worker | None = None
+        self.dead: Worker | None = None
+        self.is_stalled = False
+        self._pipeline = pipeline
+        self._log = log
+        self._clock = clock
+        self._topic_ids = topic_ids
+
+    def start(self, at: Callable[[Machine, int], None]) -> None:
+        """Start the process."""
+        self.worker = build_worker(
+            self._pipeline,
+            log=self._log,
+            clock=self._clock,
+            stores=self.disks,
+            instance=self.name,
+            static=self.static,
+            topic_ids=self._topic_ids,
+            roles=ROLES,
+            metrics=QuietMetrics(),
+            make_pool=lambda: HeldPool(self._clock, held=True),
+            at=lambda step: at(self, step),
+        )
+        self.is_stalled = False
+
+    def kill(self) -> None:
+        """End the process where it stands: memory is gone, the log and the disk are not."""
+        self.dead, self.worker = self.worker, None
+        if self.dead is not None:
+            for pool in self.dead.pools:
+                pool.close()
+
+    def lose_disk(self, rng: Random) -> str:
+        """What a restart finds on the disk: all, nothing, or an earlier state."""
+        roll = rng.random()
+        if roll < 0.6:  # noqa: PLR2004 - most restarts find their disk
+            return "its disk"
+        if roll < 0.8:  # noqa: PLR2004
+            self.disks = Disks()
+            return "no disk"
+        self.disks.set_back(self.old_disk)
+        return "an old disk"
+
+    @property
+    def pools(self) -> list[HeldPool]:
+        """Pools of the running process."""
+        return [cast("HeldPool", pool) for pool in self.worker.pools] if self.worker else []
+
+    @property
+    def tasks(self) -> list[CoreTask]:
+        """Running core tasks."""
+        if self.worker is None:
+            return []
+        return list(dict.fromkeys(cast("list[CoreTask]", list(self.worker.loops["core"].tasks.values()))))
+
+
+def consumer_of(loop: TransactionalLoop) -> MemoryGroupConsumer | None:
+    """The loop's group member."""
+    return cast("MemoryGroupConsumer | None", loop._consumer)  # noqa: SLF001 - a simulation pulls plugs that no API has
+
+
+def transactional_id_of(loop: TransactionalLoop) -> str:
+    """The loop's transactional id."""
+    return loop._transactional_id  # noqa: SLF001
+
+
+def task_insides(task: CoreTask) -> tuple[Any, Any, Any]:
+    """Store, sessions and timers of a task."""
+    return task._store, task._sessions, task._timers  # noqa: SLF001
+
+
+def is_idle(task: CoreTask) -> bool:
+    """Nothing of the task is queued."""
+    return not (task._ready or task._inbox or task._shaping or task._sweeping or task._local or task._after)  # noqa: SLF001
+
+
+__all__ = [
+    "Disks",
+    "HeldPool",
+    "Killed",
+    "Machine",
+    "QuietMetrics",
+    "TopicPartition",
+    "consumer_of",
+    "is_idle",
+    "task_insides",
+    "transactional_id_of",
+]

@@ -1,0 +1,209 @@
+"""What one seed means: the pipeline, the executions, the machines and the kinds of trouble of a run.
+
+Pipelines are loaded once a process from a folder of small files with their author's module; what a seed varies (window, live, strategy,
+`onTimeout`, output, partitions) is put in place of what the file says.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+
+from schemas import limits
+from schemas.envelopes import SubmitCommand
+from schemas.errors import UsageError
+from streams.submitting import command_for_payload
+from topologies.loading import load_pipeline
+from topologies.pipeline import AwaitStep, ObjectOutput, Pipeline, RunStep, Skip, TopicOutput, Value
+
+PROJECT = Path(__file__).parents[2] / "tests" / "simulation" / "project"
+"""The simulated pipelines of a checkout."""
+
+OUTPUT_TOPIC = "sim.lines"
+_ENVIRON = {"SIMULATED_KEY": "a secret of thirty-two characters"}
+
+
+@dataclass(kw_only=True)
+class Scenario:
+    """One run, before it starts.
+
+    Attributes:
+        submissions: The executions, by id.
+        lost_items: An item of these executions never succeeds.
+        steps: Moves of the part of the run in which things go wrong.
+        silence: Part of the requests that are never answered.
+        jumps: The wall clock may be set, in both directions.
+        stalls: Jobs may overstay their limit.
+        bounds: `schemas.limits` as they are in this run: small, so that a dozen items meet them.
+    """
+
+    seed: int
+    shape: str
+    pipeline: Pipeline
+    author: Any
+    submissions: dict[str, SubmitCommand]
+    lost_items: set[str]
+    machines: int
+    static: bool
+    steps: int
+    silence: float
+    mischief: float
+    jumps: bool
+    stalls: bool
+    cancels: bool
+    bounds: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def live(self) -> bool:
+        """Whether a live window is on."""
+        return any(step.live for step in self.pipeline.await_steps)
+
+    def describe(self) -> str:
+        """One line for a trace."""
+        pipeline = self.pipeline
+        step = pipeline.await_steps[-1]
+        counts = [len(msgspec.json.decode(command.input)["items"]) for command in self.submissions.values()]
+        output = type(pipeline.output).__name__ if pipeline.output else "none"
+        return (
+            f"{self.shape}: items {counts}, window {step.window}, live {step.live}, {step.strategy}, on timeout {step.on_timeout}, "
+            f"output {output}, partitions {pipeline.partitions}, machines {self.machines} (static {self.static}), steps {self.steps}, "
+            f"silence {self.silence}, jumps {self.jumps}, stalls {self.stalls}, cancels {self.cancels}, bounds {dict(self.bounds)}"
+        )
+
+
+@lru_cache(maxsize=8)
+def shapes(project: Path) -> tuple[Pipeline, ...]:
+    """Every pipeline of the folder, in order of their names.
+
+    Raises:
+        UsageError: There is none.
+    """
+    found = tuple(load_pipeline(path, environ=_ENVIRON) for path in sorted(project.glob("*.yaml")))
+    if not found:
+        raise UsageError(
+            f"{project} holds no pipeline to simulate; name the folder with --project (in a checkout: tests/simulation/project)"
+        )
+    return found
+
+
+def author_of(pipeline: Pipeline) -> Any:
+    """The author's module."""
+    module = next((step.input.arms[0].__module__ for step in pipeline.steps), "")
+    return sys.modules[module]
+
+
+def draw(seed: int, project: Path, output_dir: Path) -> Scenario:
+    """The scenario of a seed."""
+    rng = Random(seed)  # noqa: S311 - a simulation is no secret
+    base = rng.choice(shapes(project))
+    author = author_of(base)
+    pipeline = _varied(base, rng, output_dir, author)
+    jumps, stalls, cancels = rng.random() < 0.25, rng.random() < 0.15, rng.random() < 0.15
+    submissions, lost = _submissions(pipeline, author, rng)
+    return Scenario(
+        seed=seed,
+        shape=base.name,
+        pipeline=pipeline,
+        author=author,
+        submissions=submissions,
+        lost_items=lost,
+        machines=rng.choice((1, 1, 2, 2, 3)),
+        static=rng.random() < 0.6,
+        steps=rng.randint(40, 130),
+        silence=rng.choice((0.0, 0.0, 0.0, 0.1, 0.4)),
+        mischief=rng.choice((0.0, 0.1, 0.3)),
+        jumps=jumps,
+        stalls=stalls,
+        cancels=cancels,
+        bounds=_bounds(rng),
+    )
+
+
+def _varied(base: Pipeline, rng: Random, output_dir: Path, author: Any) -> Pipeline:
+    live, window, signed = rng.random() < 0.6, rng.randint(1, 8), rng.random() < 0.5
+    on_timeout = rng.choice(("fail", "skip", "value"))
+
+    def step_of(step: RunStep | AwaitStep) -> RunStep | AwaitStep:
+        if isinstance(step, RunStep):
+            return step
+        choice: Skip | Value | None = None
+        if on_timeout == "skip" and base.is_itemised(step.index):
+            choice = Skip()
+        elif on_timeout == "value":
+            given = author.answer({"name": "nobody", "index": 0}, projected=False, variant=7)
+            choice = Value(json=step.output.to_json(step.output.validate(given)))
+        return replace(
+            step,
+            live=live,
+            window=window,
+            strategy="signedResumeToken" if signed else "interactionId",
+            on_timeout=choice,
+        )
+
+    steps = tuple(step_of(step) for step in base.steps)
+    output: ObjectOutput | TopicOutput | None = None
+    kind = rng.random()
+    flat = len(base.output_type.arms) == 1 and base.output_type.arms[0] is not list
+    if kind < 0.25 and flat:
+        output = ObjectOutput(
+            provider="filesystem", location=output_dir, key="{groupKey}.out", format="csv", group_by=None
+        )
+    elif kind < 0.6:
+        output = TopicOutput(topic=OUTPUT_TOPIC, key=None)
+    tokens = base.tokens if signed or rng.random() < 0.5 else None
+    return replace(base, steps=steps, output=output, partitions=rng.choice((2, 3)), tokens=tokens)
+
+
+def _submissions(pipeline: Pipeline, author: Any, rng: Random) -> tuple[dict[str, SubmitCommand], set[str]]:
+    submissions: dict[str, SubmitCommand] = {}
+    lost: set[str] = set()
+    broken = rng.random() < 0.15
+    for number in range(rng.choice((1, 1, 2, 3))):
+        count = rng.choice((0, 1, 2, 3, 4, 6, 9, 12))
+        items = [rng.choice((0, 0, 0, 0, 1, 2)) if rng.random() < 0.4 else 0 for _ in range(count)]
+        trouble = rng.choice((0, 0, 0, 1, 2))
+        if broken and items and rng.random() < 0.5:
+            items[rng.randrange(count)] = author.ALWAYS
+        elif broken and rng.random() < 0.5:
+            trouble = author.ALWAYS
+        order = author.order(f"order {number}", items, trouble, rng.randrange(max(count, 1)))
+        command = command_for_payload(pipeline, msgspec.json.encode(order), key=f"order {number}")
+        submissions[command.execution_id] = command
+        if author.ALWAYS in (*items, trouble):
+            lost.add(command.execution_id)
+    return submissions, lost
+
+
+def _bounds(rng: Random) -> dict[str, int]:
+    return {
+        "BATCH_RECORDS_MAX": rng.choice((1, 2, 3, 5, 2_000)),
+        "SLICE_ITEMS": rng.choice((1, 2, 3, 1_000)),
+        "PULL_ITEMS_MAX": rng.choice((1, 2, 1_000)),
+        "PUBLISH_CHUNK_ITEMS": rng.choice((2, 1_000)),
+        "LIVE_SESSIONS_MAX": rng.choice((1, 64, 64, 64)),
+        "TRANSACTION_BYTES_MAX": rng.choice((300, 2_000, 1 << 25, 1 << 25)),
+    }
+
+
+@contextmanager
+def bounded(bounds: Mapping[str, int]) -> Iterator[None]:
+    """Put a run's bounds in the place of the product's."""
+    before = {name: getattr(limits, name) for name in bounds}
+    try:
+        for name, value in bounds.items():
+            setattr(limits, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(limits, name, value)
+
+
+Say = Callable[[str], None]

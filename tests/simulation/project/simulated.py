@@ -1,0 +1,189 @@
+"""The author's half of the simulated pipelines: small payloads whose functions stumble on command."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field
+
+ALWAYS = 99
+"""A function that stumbles so often never succeeds."""
+
+REFUSED = 666
+"""The verdict that the projector will not take."""
+
+
+class Order(BaseModel):
+    """What is submitted. `items`: how often the suffix of each item stumbles; `trouble`: how often the source does, at `trouble_at`."""
+
+    name: str
+    items: list[int]
+    trouble: int = 0
+    trouble_at: int = 0
+
+
+class Ask(BaseModel):
+    name: str
+    index: int
+    fails: int = 0
+    count: int = 0
+
+
+class Yes(BaseModel):
+    kind: Literal["yes"] = "yes"
+    name: str
+    index: int
+    fails: int = 0
+    count: int = 0
+    value: int
+
+
+class No(BaseModel):
+    kind: Literal["no"] = "no"
+    name: str
+    index: int
+    fails: int = 0
+    count: int = 0
+    value: int
+
+
+Reply = Annotated[Yes | No, Field(discriminator="kind")]
+
+
+class Verdict(BaseModel):
+    """What the outside party is trusted with where a projector makes the reply of it."""
+
+    good: bool
+    value: int
+
+
+class Line(BaseModel):
+    name: str
+    index: int
+    text: str
+
+
+class Total(BaseModel):
+    name: str
+    count: int
+    text: str
+
+
+class Stumbled(Exception):
+    """The function failed this time."""
+
+
+calls: Counter[tuple[str, str, int]] = Counter()
+
+
+def reset() -> None:
+    """Forget how often each function was called."""
+    calls.clear()
+
+
+def _stumble(where: str, name: str, index: int, fails: int) -> None:
+    calls[where, name, index] += 1
+    if calls[where, name, index] <= fails:
+        raise Stumbled(f"{where} {name} {index}")
+
+
+# --- what the outside party answers ------------------------------------------------------------------------------------
+
+
+def order(name: str, items: list[int], trouble: int, trouble_at: int) -> dict[str, Any]:
+    """A submission."""
+    return Order(name=name, items=items, trouble=trouble, trouble_at=trouble_at).model_dump()
+
+
+def answer(request: dict[str, Any], *, projected: bool, variant: int) -> dict[str, Any]:
+    """The answer to a request; another `variant` is another answer."""
+    index = request.get("index", 0)
+    value = 100 * index + variant
+    good = (index + variant) % 3 != 0
+    if projected:
+        return {"good": good, "value": value}
+    common = {name: request[name] for name in ("name", "fails", "count") if name in request}
+    return {"kind": "yes" if good else "no", "index": index, "value": value, **common}
+
+
+# --- steps -------------------------------------------------------------------------------------------------------------
+
+
+def prepare(value: Order) -> Ask:
+    _stumble("prepare", value.name, 0, value.trouble)
+    return Ask(name=value.name, index=0, fails=value.items[0] if value.items else 0, count=len(value.items))
+
+
+def split(value: Order) -> Iterator[Ask]:
+    for index, fails in enumerate(value.items):
+        if index == value.trouble_at:
+            _stumble("split", value.name, 0, value.trouble)
+        yield Ask(name=value.name, index=index, fails=fails)
+
+
+def touch(value: Ask) -> Ask:
+    return value.model_copy(update={"count": value.index + 1})
+
+
+def reask(value: Reply) -> Ask:
+    return Ask(name=value.name, index=value.index + 1, fails=value.fails, count=value.count)
+
+
+def spread(value: Reply) -> Iterator[Ask]:
+    for index in range(value.count):
+        yield Ask(name=value.name, index=index)
+
+
+def yes(value: Yes) -> Line:
+    _stumble("suffix", value.name, value.index, value.fails)
+    return Line(name=value.name, index=value.index, text=f"yes {value.value}")
+
+
+def no(value: No) -> Line:
+    _stumble("suffix", value.name, value.index, value.fails)
+    return Line(name=value.name, index=value.index, text=f"no {value.value}")
+
+
+async def yes_async(value: Yes) -> Line:
+    return yes(value)
+
+
+def finish(value: Line) -> Line:
+    return value.model_copy(update={"text": value.text + " done"})
+
+
+def double(value: Line) -> Iterator[Line]:
+    for part in range((value.index + 1) % 3):
+        yield value.model_copy(update={"text": f"{value.text} part {part}"})
+
+
+def total(values: list[Line]) -> Total:
+    name = values[0].name if values else ""
+    return Total(name=name, count=len(values), text="; ".join(f"{line.index} {line.text}" for line in values))
+
+
+def backwards(values: list[Line]) -> list[Line]:
+    return list(reversed(values))
+
+
+def weigh(value: Total) -> Ask:
+    return Ask(name=value.name, index=value.count + 50)
+
+
+def again(value: Total) -> Iterator[Ask]:
+    for index in range(value.count):
+        yield Ask(name=value.name, index=index)
+
+
+class Judge:
+    """Makes the reply of a verdict and the request that was asked."""
+
+    def project(self, request: Ask, completion: Verdict, metadata: Any) -> Reply:
+        if completion.value == REFUSED:
+            raise ValueError("no such verdict")
+        kind = Yes if completion.good else No
+        return kind(
+            name=request.name, index=request.index, fails=request.fails, count=request.count, value=completion.value
+        )

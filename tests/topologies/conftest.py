@@ -1,0 +1,79 @@
+"""Small pipelines on the test driver: no broker, time by hand."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+import structlog
+
+from schemas.envelopes import RequestEnvelope
+from streams.testing import Answer, TopologyTestDriver
+
+HERE = Path(__file__).parent
+SECRET = "shop-secret-of-thirty-two-bytes!"
+CSV_PAYMENTS = HERE.parent.parent / "topologies" / "csv_payments" / "pipeline.yaml"
+
+
+SIGNED = ("steps.ask.await.correlation.strategy=signedResumeToken",)
+"""Answers to the small pipelines need the request's token."""
+
+
+def price(request: RequestEnvelope, amount: str = "1.50") -> dict[str, str]:
+    """The good answer to a request of the small pipelines."""
+    return {"sku": json.loads(bytes(request.request_payload))["sku"], "price": amount}
+
+
+class MakeDriver(Protocol):
+    """Makes a driver of `pipelines/<name>.yaml`."""
+
+    def __call__(self, name: str, *, answer: Answer | None = None, sets: tuple[str, ...] = ()) -> TopologyTestDriver: ...
+
+
+@pytest.fixture(params=["live", "no-live"])
+def live(request: pytest.FixtureRequest) -> bool:
+    """Both paths of an itemised await."""
+    return bool(request.param == "live")
+
+
+@pytest.fixture
+def make() -> Iterator[MakeDriver]:
+    """Makes drivers and stops them at the end."""
+    made: list[TopologyTestDriver] = []
+
+    def driver(name: str, *, answer: Answer | None = None, sets: tuple[str, ...] = ()) -> TopologyTestDriver:
+        file = CSV_PAYMENTS if name == "csv-payments" else HERE / "pipelines" / f"{name}.yaml"
+        made.append(TopologyTestDriver(file, answer=answer, overrides=sets, environ={"KAWAIT_TOKEN_K1": SECRET}))
+        return made[-1]
+
+    yield driver
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def shop(make: MakeDriver, live: bool) -> MakeDriver:
+    """As `make`, on the live or on the suspending path."""
+    path = () if live else ("steps.ask.await.live=false",)
+    return lambda name, *, answer=None, sets=(): make(name, answer=answer, sets=(*path, *sets))
+
+
+@pytest.fixture
+def script() -> Iterator[Any]:
+    """What the shop's functions do, reset around each test. Ask for it after a driver was made once."""
+    TopologyTestDriver(HERE / "pipelines" / "scalar.yaml", environ={"KAWAIT_TOKEN_K1": SECRET}).close()
+    module = sys.modules["shop.script"]
+    module.reset()
+    yield module
+    module.reset()
+
+
+@pytest.fixture
+def logged() -> Iterator[list[Any]]:
+    """Every log entry of the test, in order; `log_level` says how bad it is."""
+    with structlog.testing.capture_logs() as captured:
+        yield captured
