@@ -13,6 +13,7 @@ from __future__ import annotations
 import binascii
 import hashlib
 import hmac
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -28,6 +29,11 @@ SECRET_BYTES_MIN = 16
 
 TOKEN_CHARS_MAX = 4_096
 """Longer ones are refused unread."""
+
+_TOKEN = re.compile(rb"Wy[IJ][A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{43}")
+"""A token in any text: the base64url of `["`, then the signature's 32 bytes."""
+
+_REMOVED = b"(resume token removed)"
 
 _TO_URL = bytes.maketrans(b"+/", b"-_")
 _FROM_URL = bytes.maketrans(b"-_", b"+/")
@@ -62,6 +68,11 @@ class _Key(NamedTuple):
     key_id: str
     inner: hashlib._Hash
     outer: hashlib._Hash
+
+
+def without_tokens(data: bytes) -> bytes:
+    """Cut tokens out of what others are to read: whoever reads a refused answer must not be able to give another one."""
+    return _TOKEN.sub(_REMOVED, data)
 
 
 class TokenSigner:

@@ -213,7 +213,7 @@ class BoundaryCompletionAdmitted(Fact, frozen=True, gc=False):
     completion: bytes
     """Canonical output."""
     answer: bytes | None
-    """What the actor sent, canonical, where a projector made the completion of it; else None."""
+    """What the actor sent, as it came, where a projector made the completion of it; else None."""
     actor: str | None
     completed_at_ms: int
 

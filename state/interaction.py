@@ -55,6 +55,7 @@ class InteractionRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
         answer: What the actor sent: until a held answer is judged as it came, afterwards only where a projector made the completion of it.
         timed_out: Its deadline passed (a later answer is late, whatever stands in `completion`).
         refusals: Refusal facts so far.
+        requested: Its request was sent; False while a held answer makes it unnecessary.
     """
 
     unit_id: str
@@ -75,6 +76,7 @@ class InteractionRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
     timed_out: bool = False
     refusals: int = 0
     projector: str | None = None
+    requested: bool = True
 
     @property
     def interaction_id(self) -> str:
@@ -115,6 +117,7 @@ def _dispatched(record: InteractionRecord | None, fact: facts.BoundaryInteractio
         completed_at_ms=record.completed_at_ms if record else None,
         refusals=record.refusals if record else 0,
         projector=fact.projector,
+        requested=fact.requested,
     )
 
 
@@ -142,7 +145,9 @@ def _admitted(record: InteractionRecord, fact: facts.BoundaryCompletionAdmitted)
 
 def _refused(record: InteractionRecord, fact: facts.CompletionRefused) -> InteractionRecord:
     judged = record.status is _S.PENDING and fact.reason != "late"  # a held answer was refused: it is not judged again
-    return _replace(record, refusals=record.refusals + 1, answer=None if judged else record.answer)
+    if not judged:
+        return _replace(record, refusals=record.refusals + 1)
+    return _replace(record, refusals=record.refusals + 1, answer=None, requested=True)
 
 
 def _timed_out(record: InteractionRecord, _fact: facts.InteractionTimedOut) -> InteractionRecord:

@@ -130,6 +130,10 @@ class MemoryStoreFactory:
         store = self._open[where] = MemoryStore(self._disks.setdefault(where, _Disk()))
         return store
 
+    def look(self, role: str, partition: int) -> MemoryStore:
+        """What is stored of one partition; whoever has it open keeps it open."""
+        return MemoryStore(self._disks.setdefault((role, partition), _Disk()))
+
     def wipe(self, role: str, partition: int) -> None:
         """Delete the store of one partition."""
         left = self._open.pop((role, partition), None)

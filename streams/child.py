@@ -103,6 +103,17 @@ class Child:
         if self._process.poll() is None:
             self._process.terminate()
 
+    def wait(self, timeout_s: float) -> int:
+        """Its exit code, once it has ended.
+
+        Raises:
+            ChildEnded: it has not, within `timeout_s`.
+        """
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired as error:
+            raise ChildEnded(f"the {self.name} has not ended within {timeout_s:g} s. {self._last_lines()}") from error
+
     def end(self) -> None:
         """Wait for its end, and enforce it after `STOP_TIMEOUT_S`."""
         self.ask_to_end()

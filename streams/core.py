@@ -10,7 +10,7 @@ here; losing them costs repeated work only.
 from __future__ import annotations
 
 import threading
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -36,7 +36,15 @@ from schemas.envelopes import (
     SubmitCommand,
     encode_request,
 )
-from schemas.errors import CallTimeout, KawaitError, PeerError, PoisonRecord, SourceChanged, TokenRejected
+from schemas.errors import (
+    CallTimeout,
+    KawaitError,
+    LogUnavailable,
+    PeerError,
+    PoisonRecord,
+    SourceChanged,
+    TokenRejected,
+)
 from schemas.facts import Fact
 from schemas.identity import home_partition, interaction_id, parse_interaction_id
 from schemas.topics import CHANGELOG_DELETE_RETENTION_MS
@@ -224,13 +232,20 @@ class CoreTask:
         self._sessions: dict[str, Session] = {}
         self._local: set[str] = set()
         self._starting: set[str] = set()
+        self._ended: set[str] = set()
         self._opening: set[str] = set()
+        self._noting: set[str] = set()
+        """Units of which this batch has facts that their sessions learn once it is committed."""
         self._touched: dict[str, None] = {}
         self._after: list[Callable[[], None]] = []
+        self._notes: list[tuple[Session, Fact]] = []
+        self._offers: list[Offer] = []
         self._sweeping: dict[str, None] = {}
         self._rung: set[bytes] = set()
         self._gate: int | None = None
+        self._gate_ms = 0
         self._counts: Counter[tuple[str, str]] = Counter()
+        self._tally: defaultdict[type, int] = defaultdict(int)
         self._projects = any(step.projection for step in self._pipeline.await_steps)
         self._perform_by = self._performers()
         self._decide_by = self._deciders()
@@ -484,6 +499,7 @@ class CoreTask:
         deadlines = [key for key in keys if key[:1] == b"i"]
         if deadlines and not self._deadline_gate_open():
             deadlines = []
+        deadlines = [key for key in deadlines if self._timers.is_due(key, self._gate_ms)]  # the end was read after these only
         batch += [Event(self, TimerRang(key)) for key in (*others, *deadlines)]
 
     def _is_gated(self) -> bool:
@@ -492,7 +508,11 @@ class CoreTask:
     def _deadline_gate_open(self) -> bool:
         """Whether the consumed position has passed the end of `completions`, read after the deadline."""
         if self._gate is None:
-            end = self._ctx.log.end_offsets([self._completions_at], "uncommitted", 1.0)
+            self._gate_ms = self._now()
+            try:
+                end = self._ctx.log.end_offsets([self._completions_at], "uncommitted", 1.0)
+            except LogUnavailable:
+                return False
             self._gate = end[self._completions_at]
         if not self._has_passed_gate():
             return False
@@ -561,8 +581,14 @@ class CoreTask:
 
     def decide(self, event: Event, outputs: Outputs) -> None:
         """Decide one event over the overlay."""
+        self._note_local_end(event)
         decisions = self._decide_by[type(event.what)](event.what, event.record, outputs)
         self._perform(decisions, outputs, event)
+
+    def _note_local_end(self, event: Event) -> None:
+        """Local work counts as running until its result is decided: started again before that, its second result would meet other rows."""
+        if isinstance(event.what, _LOCAL_ENDS):
+            self._ended.add(event.what.execution_id)
 
     def settle(self, outputs: Outputs) -> None:
         """Advance every execution that the batch touched until it waits for something."""
@@ -758,6 +784,7 @@ class CoreTask:
             or unit is None
             or not unit.is_open
             or unit.dispatched != what.first_index
+            or execution.status is not ExecutionStatus.RUNNING  # the stream failed in this batch
         ):
             return [NoOp("session-outlived")]
         self._touched[session.execution_id] = None
@@ -873,6 +900,9 @@ class CoreTask:
             self._after.append(lambda: self._timers.arm(what.key, None))
             return [NoOp("timer-outlived")]
         if isinstance(row, InteractionRecord):
+            if row.answer is not None and row.status is InteractionStatus.PENDING:  # it was there first; once judged the row is armed again
+                self._after.append(lambda: self._timers.arm(what.key, None))
+                return [NoOp("held-answer-first")]
             return expire(self._pipeline, execution, unit, row, live=live, now_ms=self._now())
         interaction = self._overlay.get(interaction_key(row.unit_id, row.item_index))
         decisions = item_due(self._pipeline, execution, unit, row, interaction, live=live, now_ms=self._now())
@@ -934,10 +964,10 @@ class CoreTask:
 
     def _perform(self, decisions: Iterable[Decision], outputs: Outputs, event: Event | None) -> None:
         performers = self._perform_by
-        counts = self._counts
+        tally = self._tally
         for decision in decisions:
             kind = type(decision)
-            counts["decision", kind.__name__] += 1
+            tally[kind] += 1
             performers[kind](decision, outputs, event)
 
     def _do_append(self, decision: Append, outputs: Outputs, _event: Event | None) -> None:
@@ -945,7 +975,7 @@ class CoreTask:
         fold(self._overlay, fact)
         outputs.add(self._names.facts, codec.encode(fact), key=fact.execution_id.encode(), partition=self.partition)
         kind = type(fact)
-        self._counts["fact", kind.__name__] += 1
+        self._tally[kind] += 1
         hook = _FACT_HOOKS.get(kind)
         if hook is not None:
             hook(self, fact)
@@ -1035,12 +1065,7 @@ class CoreTask:
         )
 
     def _do_offer(self, decision: Offer, _outputs: Outputs, _event: Event | None) -> None:
-        def offer() -> None:
-            session = self._sessions.get(decision.unit_id)
-            if session is not None and session.live:
-                session.offer(decision.item_index)
-
-        self._after.append(offer)
+        self._offers.append(decision)
 
     def _do_run(self, decision: RunSegment, _outputs: Outputs, _event: Event | None) -> None:
         self._starting.add(decision.execution_id)
@@ -1069,8 +1094,8 @@ class CoreTask:
     # --- what the pure core asks about this process (topologies.advance.Local) ------------------------------------------------------------
 
     def is_running(self, execution_id: str) -> bool:
-        """A segment, publication or collection of it is on the pool, or will be once this batch is committed."""
-        return execution_id in self._local or execution_id in self._starting
+        """A segment, publication or collection of it is on the pool, or will be once this batch is committed; its result may wait."""
+        return (execution_id in self._local and execution_id not in self._ended) or execution_id in self._starting
 
     def has_session(self, unit_id: str) -> bool:
         """A session of it is open, or will be once this batch is committed."""
@@ -1080,6 +1105,8 @@ class CoreTask:
         """Items with a stored answer, when parking is all that the session can still do."""
         session = self._sessions.get(unit_id)
         if session is None or not session.wants_parking(self._ctx.clock.monotonic_s()):
+            return None
+        if unit_id in self._noting:  # something happened in this very batch: the session does not count it yet
             return None
         unit = self._unit(unit_id)
         return unit.outputs + len(session.waiting) if unit is not None else None
@@ -1103,31 +1130,56 @@ class CoreTask:
             self._overlay.apply(dict(rows), changelog_positions(own, self._ctx.topic_ids, self._now()))
         else:
             self._overlay.drop()
+        for kind, count in self._tally.items():
+            self._counts["fact" if issubclass(kind, Fact) else "decision", kind.__name__] = count
         self._ctx.metrics.decided(self._counts)
         self._counts.clear()
+        self._tally.clear()
 
     def release(self) -> None:
         """Start what the batch decided."""
+        self._local -= self._ended
+        self._ended.clear()
+        self._tell_sessions()
         after, self._after = self._after, []
         for act in after:
             act()
         self._starting.clear()
         self._opening.clear()
+        self._noting.clear()
         for session in list(self._sessions.values()):
             self._pump(session)
+
+    def _tell_sessions(self) -> None:
+        """Facts that sessions follow, then what is offered to them; both are committed."""
+        now_s = self._ctx.clock.monotonic_s()
+        for session, fact in self._notes:
+            session.note(fact, now_s)
+        for offer in self._offers:
+            taker = self._sessions.get(offer.unit_id)
+            if taker is not None and taker.live:
+                taker.offer(offer.item_index)
+        self._notes.clear()
+        self._offers.clear()
 
     def drop(self) -> None:
         """The batch did not happen."""
         self._overlay.drop()
         self._after.clear()
+        self._notes.clear()
+        self._offers.clear()
+        self._ended.clear()
         self._starting.clear()
         self._opening.clear()
+        self._noting.clear()
         self._touched.clear()
         self._counts.clear()
+        self._tally.clear()
 
     def quarantine(self, event: Event, error: Exception, outputs: Outputs) -> None:
         """Dead-letter a record; fail the execution of an event of our own making."""
         detail = f"{type(error).__name__}: {error}"
+        self._note_local_end(event)
         if event.record is not None:
             self._poison(event.record, PoisonRecord("not-committable", detail), outputs)
             return
@@ -1155,8 +1207,8 @@ class CoreTask:
         """Tell the session of a fact's unit, once it is committed."""
         session = self._sessions.get(fact.unit_id)
         if session is not None:
-            now_s = self._ctx.clock.monotonic_s()
-            self._after.append(lambda: session.note(fact, now_s))
+            self._noting.add(fact.unit_id)
+            self._notes.append((session, fact))
 
     def _note_dispatched(self, fact: facts.BoundaryInteractionDispatched) -> None:
         self._note(fact)
@@ -1249,7 +1301,11 @@ class CoreTask:
                 else:
                     yield item
             if index + 1 < skip:
-                raise SourceChanged(f"the source has {index + 1} items now; {skip} were dispatched")
+                msg = (
+                    f"the source has {index + 1} items now; {skip} were dispatched: restore the source as it was, then redrive the "
+                    "execution, or submit the changed source as a new one"
+                )
+                raise SourceChanged(msg)
 
         return SourceStream(items)
 
@@ -1273,6 +1329,7 @@ class CoreTask:
                 session.is_pulling = False
                 if error is not None or result is None:
                     session.reserved -= count
+                    session.stream = None  # one that failed must not be read on: it would look like one that has ended
                     if not isinstance(error, TaskClosed):
                         self._ready.append(Event(self, SourceFailed(session, error or CallTimeout("no items"))))
                     return
@@ -1349,7 +1406,6 @@ class CoreTask:
             return run_segment(pipeline, decision.first, decision.stop, inputs(), many=many)
 
         def done(result: tuple[bytes, bool] | None, error: BaseException | None) -> None:
-            self._local.discard(execution.execution_id)
             if result is None:
                 if not isinstance(error, TaskClosed):
                     self._ready.append(
@@ -1411,7 +1467,6 @@ class CoreTask:
                 effect.set()
 
         def done(result: list[str] | None, error: BaseException | None) -> None:
-            self._local.discard(execution_id)
             if result is None:
                 if not isinstance(error, TaskClosed):
                     self._ready.append(Event(self, PublicationBroke(execution_id, error or CallTimeout("no result"))))
@@ -1434,7 +1489,6 @@ class CoreTask:
             return collect(self._terminal_chunks(execution, unit, payload))
 
         def done(result: bytes | None, error: BaseException | None) -> None:
-            self._local.discard(execution_id)
             if result is None:
                 if not isinstance(error, TaskClosed):
                     self._ready.append(Event(self, SegmentBroke(execution_id, error or CallTimeout("no result"))))
@@ -1443,6 +1497,9 @@ class CoreTask:
 
         self._ctx.pool.submit(self, done, job, limit_s=limits.CALL_TIMEOUT_DEFAULT_MS / 1000)
 
+
+_LOCAL_ENDS = (SegmentEnded, SegmentBroke, OutputPublished, PublicationBroke, ResultCollected)
+"""Events that end local work of an execution."""
 
 _FACT_HOOKS: Mapping[type[Fact], Callable[[CoreTask, Any], None]] = {
     facts.BoundaryInteractionDispatched: CoreTask._note_dispatched,  # noqa: SLF001 - the class's own table

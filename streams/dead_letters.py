@@ -1,9 +1,14 @@
-"""Refused answers and dead letters: what people read when something did not go well (SURFACE 'Topics and envelopes')."""
+"""Refused answers and dead letters: what people read when something did not go well (SURFACE 'Topics and envelopes').
+
+Both topics are for everybody to read, so the resume tokens that strangers put into keys and values are cut out: the interaction may still
+be open. Length and sha256 are of the whole value, which stays where it came in.
+"""
 
 from __future__ import annotations
 
 import hashlib
 
+from connectors.resume_token import TOKEN_CHARS_MAX, without_tokens
 from schemas import codec, limits
 from schemas.envelopes import (
     HEADER_ERROR,
@@ -20,6 +25,10 @@ from streams.names import Names
 from topologies.pipeline import AwaitStep
 
 DETAIL_CHARS_MAX = 2_000
+
+
+def _readable(text: str) -> str:
+    return without_tokens(text.encode()).decode()
 
 
 def _headers(reason: str, topic: str, partition: int, offset: int) -> list[tuple[str, bytes]]:
@@ -42,16 +51,17 @@ def write_refusal(
     at_ms: int,
 ) -> None:
     """Write a refused answer with its payload, for the step's owner."""
+    interaction = _readable(completion.interaction_id)
     refusal = Refusal(
         at_ms,
         reason,
-        detail[:DETAIL_CHARS_MAX],
+        _readable(detail)[:DETAIL_CHARS_MAX],
         completion.execution_id or None,
-        completion.interaction_id,
+        interaction,
         step.step_id if step else None,
         step.owner if step else None,
-        completion.actor,
-        completion.payload,
+        None if completion.actor is None else _readable(completion.actor),
+        without_tokens(completion.payload),
         completion.origin_topic,
         completion.origin_partition,
         completion.origin_offset,
@@ -60,7 +70,7 @@ def write_refusal(
     outputs.add(
         names.refusals,
         codec.encode(refusal),
-        key=(completion.execution_id or completion.interaction_id).encode(),
+        key=(completion.execution_id or interaction).encode(),
         headers=headers,
     )
 
@@ -68,15 +78,17 @@ def write_refusal(
 def write_record(outputs: Outputs, names: Names, record: Record, *, reason: str, detail: str, at_ms: int) -> None:
     """Write a record that cannot be used, cut to what a person can look at, with length and sha256 of the whole."""
     value = record.value
+    key = None if record.key is None else without_tokens(record.key)
+    kept = None if value is None else value[: limits.DEAD_LETTER_BYTES_MAX + TOKEN_CHARS_MAX]  # a token cut in two is found too
     letter = DeadLetter(
         at_ms,
         "record",
         reason,
-        detail[:DETAIL_CHARS_MAX],
+        _readable(detail)[:DETAIL_CHARS_MAX],
         None,
         None,
-        record.key,
-        value[: limits.DEAD_LETTER_BYTES_MAX] if value is not None else None,
+        key,
+        None if kept is None else without_tokens(kept)[: limits.DEAD_LETTER_BYTES_MAX],
         len(value) if value is not None else 0,
         hashlib.sha256(value).hexdigest() if value is not None else None,
         record.topic,
@@ -84,7 +96,7 @@ def write_record(outputs: Outputs, names: Names, record: Record, *, reason: str,
         record.offset,
     )
     headers = _headers(reason, record.topic, record.partition, record.offset)
-    outputs.add(names.dlq, codec.encode(letter), key=record.key, headers=headers)
+    outputs.add(names.dlq, codec.encode(letter), key=key, headers=headers)
 
 
 def write_execution(

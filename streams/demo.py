@@ -19,8 +19,8 @@ from typing import Final, Protocol
 from connectors.files import identify
 from schemas.errors import KawaitError, UsageError
 from streams.clock import SystemClock
-from streams.doors import Outcome, Outcomes
 from streams.log import Log, TopicPartition
+from streams.outcomes import Outcome, Outcomes
 from streams.settings import PipelineChoice
 from streams.submitting import command_for_object, send
 from topologies.csv_payments import generate

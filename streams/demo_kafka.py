@@ -31,6 +31,7 @@ from streams.settings import Connection
 from topologies.pipeline import Pipeline
 
 READY_TIMEOUT_S = 60.0
+PROVIDER = "provider"
 ADMIN_TIMEOUT_S = 10.0
 PROCESSES: tuple[tuple[str, str], ...] = (("core", "core,continuation"), ("ingress", "ingress"))
 """Processes of one worker: name, roles."""
@@ -80,7 +81,8 @@ def kafka_stage(
         log = KafkaLog(place.bootstrap, place.config)
         stack.callback(log.close)
         report(f"creating topics of {app} on {place.bootstrap}")
-        if settings.app is None:
+        shared = given is not None or "KAWAIT_BOOTSTRAP" in environ
+        if settings.app is None and shared:
             stack.callback(remove_app, pipeline, place)
         ensure_topics(pipeline, log)
         stage = KafkaStage(log, pipeline)
@@ -91,7 +93,8 @@ def kafka_stage(
             stage.children.append(Child(name, arguments, environ=environ, log_path=folder / f"{name}.log"))
         until_s = SystemClock().monotonic_s() + READY_TIMEOUT_S
         for child in stage.children:
-            child.wait_ready(until_s)
+            if child.name != PROVIDER:
+                child.wait_ready(until_s)
         _wait_for_group(place, f"{app}-provider", stage.check, until_s)
         yield stage
 
@@ -107,7 +110,7 @@ def _commands(settings: DemoSettings, folder: Path, common: Sequence[str]) -> It
         for name, roles in PROCESSES:
             own = ["--roles", roles, "--instance", "auto", "--state-dir", str(folder / f"state-{number}-{name}")]
             yield f"worker-{number}-{name}", ["worker", *common, *own, "--admin-port", "off"]
-    yield "provider", ["provider", *common, "--reject-rate", str(settings.reject_rate)]
+    yield PROVIDER, ["provider", *common, "--reject-rate", str(settings.reject_rate)]
 
 
 def _wait_for_group(place: Connection, group: str, check: Callable[[], None], until_s: float) -> None:

@@ -6,7 +6,9 @@ Results go to stdout; what is written here is for whoever watches. Libraries tha
 from __future__ import annotations
 
 import logging
+import re
 import sys
+import time
 from collections.abc import Mapping, MutableMapping
 from typing import Any, Literal
 
@@ -21,6 +23,11 @@ LEVELS: Mapping[str, int] = {
     "error": logging.ERROR,
 }
 
+REPEAT_S = 30.0
+REMEMBERED_MAX = 200
+
+_LIBRDKAFKA_LINE = "[thrd:"
+_NUMBER = re.compile(r"\d+")
 _SECRET_WORDS = ("token", "secret", "password", "credential", "authorization")
 
 
@@ -45,7 +52,7 @@ def configure(*, log_format: LogFormat = "text", level: str = "warning") -> None
         cache_logger_on_first_use=False,
     )
     root = logging.getLogger()
-    root.handlers[:] = [_Bridge()]
+    root.handlers[:] = [*(other for other in root.handlers if not isinstance(other, _Bridge)), _Bridge()]
     root.setLevel(threshold)
     # Their news is about themselves; what matters of it arrives as errors of calls.
     for noisy in ("asyncio", "aiokafka", "faust", "mode"):
@@ -91,10 +98,29 @@ class _StderrLogger:
 
 
 class _Bridge(logging.Handler):
-    """Passes records of the standard library's loggers on."""
+    """Passes records of the standard library's loggers on; what is said again and again is said once in `REPEAT_S`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said_s: dict[str, float] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record."""
+        if self._is_noise(record):
+            return
         logger = structlog.get_logger()
         exc_info: dict[str, Any] = {"exc_info": record.exc_info} if record.exc_info else {}
         logger.log(min(record.levelno, logging.CRITICAL), record.getMessage(), **exc_info)
+
+    def _is_noise(self, record: logging.LogRecord) -> bool:
+        """A line of librdkafka's own (its clients' error callbacks say the same in words), or a repetition."""
+        if _LIBRDKAFKA_LINE in record.getMessage():
+            return True
+        words = _NUMBER.sub("", record.getMessage())
+        now_s = time.monotonic()
+        if now_s - self._said_s.get(words, -REPEAT_S) < REPEAT_S:
+            return True
+        if len(self._said_s) > REMEMBERED_MAX:
+            self._said_s.clear()
+        self._said_s[words] = now_s
+        return False

@@ -203,6 +203,7 @@ class Suffix:
         self._read: Callable[[bytes], Any] = pipeline.await_step(await_index).output.validate_json
         self._write: Callable[[Any], bytes] = pipeline.item_type(stop).to_json
         self._is_async = any(step.is_async for step in self.steps)
+        self._is_straight = all(step.cardinality is Cardinality.ONE_TO_ONE and not step.is_async for step in self.steps)
 
     def run_chunk(
         self, completions: Sequence[bytes], results: list[list[bytes] | Exception], ticket: Ticket | None
@@ -219,9 +220,22 @@ class Suffix:
     def run(self, completion: bytes) -> list[bytes] | Exception:
         """Run one item."""
         try:
+            if self._is_straight:
+                return [self._bounded(self._write(self._run_straight(self._read(completion))))]
             return [self._bounded(self._write(value)) for value in flow(self.steps, [self._read(completion)])]
         except Exception as error:  # noqa: BLE001 - the item's outcome, judged by the owner
             return error
+
+    def _run_straight(self, value: Any) -> Any:
+        """One value in, one out: the common case without the machinery of streams."""
+        for step in self.steps:
+            if step.takes(value):
+                try:
+                    made = step.function(value)
+                except Exception as error:
+                    raise StepFailed(step, error) from error
+                value = _validated(step, made)
+        return value
 
     @staticmethod
     def _bounded(payload: bytes) -> bytes:

@@ -111,6 +111,7 @@ class Session:
     def note(self, fact: Fact, now_s: float) -> None:
         """A fact of its unit was committed."""
         self.active_s = now_s
+        self.parking_asked = False
         match fact:
             case BoundaryInteractionDispatched(item_index=int(index)):
                 self.reserved -= 1

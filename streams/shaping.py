@@ -31,16 +31,15 @@ def shape(
         return Misshapen(_first_error(error, kind.name))
     except ValueError as error:
         return Misshapen(f"not a {kind.name}: {error}"[:DETAIL_CHARS_MAX])
-    canonical = kind.to_json(value)
     if step.projection is None:
-        return Shaped(canonical, None)
+        return Shaped(kind.to_json(value), None)
     if row is None or row.status is not InteractionStatus.PENDING or row.projector != step.projection.name:
-        return Shaped(None, canonical)
+        return Shaped(None, payload)
     try:
         request = step.input.validate_json(row.request)
         metadata = Completion(interaction_id=row.interaction_id, actor=actor or "", completed_at_ms=recorded_at_ms)
         output = step.output.validate(step.projection.project(request, value, metadata))
-        return Shaped(step.output.to_json(output), canonical)
+        return Shaped(step.output.to_json(output), payload)
     except Exception as error:  # noqa: BLE001 - the author's code; whatever it raises refuses the answer, which stays answerable
         return Misshapen(f"projector {step.projection.name}: {type(error).__name__}: {error}"[:DETAIL_CHARS_MAX])
 

@@ -300,7 +300,7 @@ class TopologyTestDriver:
     def execution(self, execution_id: str) -> ExecutionRecord | None:
         """The execution's row."""
         key = execution_key(execution_id)
-        store = self.stores.open("core", home_partition(execution_id, self.pipeline.partitions))
+        store = self.stores.look("core", home_partition(execution_id, self.pipeline.partitions))
         (value,) = store.get_many([key])
         return None if value is None else decode_row(key, value)
 
@@ -346,7 +346,7 @@ class TopologyTestDriver:
         """Every row of every table, decoded."""
         found: dict[bytes, Any] = {}
         for partition in range(self.pipeline.partitions):
-            store = self.stores.open("core", partition)
+            store = self.stores.look("core", partition)
             for prefix in PREFIXES.values():
                 for key, value in store.scan(f"{prefix}/".encode(), f"{prefix}0".encode()):
                     found[key] = decode_row(key, value)

@@ -74,6 +74,11 @@ class TimerIndex:
             heapq.heappop(self._heap)
         return self._heap[0] * BUCKET_MS if self._heap else None
 
+    def is_due(self, key: bytes, at_ms: int) -> bool:
+        """Whether the row's timer is due at a moment."""
+        due_ms = self._due.get(key)
+        return due_ms is not None and due_ms <= at_ms
+
     def due(self, now_ms: int, limit: int) -> list[bytes]:
         """At most `limit` keys that are due, earliest buckets first; they stay armed until their row says otherwise."""
         found: list[bytes] = []

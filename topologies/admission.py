@@ -16,7 +16,9 @@ Expected outcomes are decisions, never exceptions. First terminal write wins; a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import msgspec
 
 from schemas import facts, limits
 from schemas.envelopes import ProviderCompletion
@@ -36,7 +38,7 @@ class Shaped:
 
     Attributes:
         completion: Canonical output of the step; None while no request exists that a projector could project it with.
-        answer: What the actor sent, canonical, where a projector made the completion; else None.
+        answer: What the actor sent, as it came, where a projector made the completion; else None.
     """
 
     completion: bytes | None
@@ -103,6 +105,8 @@ def admit(pipeline: Pipeline, answer: Answer, rows: Standing, *, live: bool, now
         return [Refuse("wrong-shape", f"it waits for the projector {interaction.projector}", step)]
     if isinstance(shape, Misshapen):
         return [Refuse("wrong-shape", shape.detail, step)]
+    if interaction.answer is not None and interaction.status is InteractionStatus.PENDING:
+        return _beside_held(step, answer, interaction)
     assert rows.unit is not None
     if (
         shape.completion is None
@@ -199,9 +203,7 @@ def _before_dispatch(step: AwaitStep, answer: Answer, rows: Standing, *, now_ms:
     if isinstance(answer.shape, Misshapen):
         return [Refuse("wrong-shape", answer.shape.detail, step)]
     if held is not None:
-        if held.answer is not None and _same(step.answer_type, held.answer, answer.completion.payload):
-            return [Duplicate()]
-        return [Refuse("conflict", "another answer is held already", step)]
+        return _beside_held(step, answer, held)
     if execution.held >= limits.EARLY_HELD_MAX:
         return [
             Refuse(
@@ -211,6 +213,13 @@ def _before_dispatch(step: AwaitStep, answer: Answer, rows: Standing, *, now_ms:
             )
         ]
     return [_held_fact(answer, now_ms)]
+
+
+def _beside_held(step: AwaitStep, answer: Answer, held: InteractionRecord) -> Decisions:
+    """A second answer while the first one waits to be judged."""
+    if held.answer is not None and _same(step.answer_type, held.answer, answer.completion.payload):
+        return [Duplicate()]
+    return [Refuse("conflict", "another answer is held already", step)]
 
 
 def _held_fact(answer: Answer, now_ms: int) -> Append:
@@ -238,12 +247,15 @@ def _may_come(step: AwaitStep, ref: InteractionRef, execution: ExecutionRecord, 
 
 
 def admit_held(pipeline: Pipeline, answer: Answer, rows: Standing, *, live: bool, now_ms: int) -> Decisions:
-    """Judge an answer that waited for its step; its request was not sent, so a refusal sends it now."""
+    """Judge an answer that waited for its step, or for its request; a refusal sends the request now if that was not done before."""
     interaction = rows.interaction
     if interaction is None or interaction.status is not InteractionStatus.PENDING or interaction.answer is None:
         return [NoOp("held-answer-outlived")]
     if rows.unit is None or not rows.unit.is_open:
         return [NoOp("held-answer-outlived")]
+    # It was there in time whatever the clocks say, and nothing is held against itself.
+    answer = replace(answer, recorded_at_ms=min(answer.recorded_at_ms, interaction.deadline_ms - 1))
+    rows = replace(rows, interaction=msgspec.structs.replace(interaction, answer=None))
     decisions = admit(pipeline, answer, rows, live=live, now_ms=now_ms)
     refusal = next((decision for decision in decisions if isinstance(decision, Refuse)), None)
     if refusal is None:
@@ -253,6 +265,8 @@ def admit_held(pipeline: Pipeline, answer: Answer, rows: Standing, *, live: bool
     refused = facts.CompletionRefused(
         answer.ref.execution_id, now_ms, answer.ref.unit_id, answer.ref.item_index, refusal.reason
     )
+    if interaction.requested:
+        return [refusal, Append(refused)]
     request = Request(pipeline.await_step(answer.ref.step_index), rows.execution.tenant_id, _request_of(interaction))
     return [refusal, Append(refused), request]
 

@@ -411,6 +411,7 @@ class Pipeline:
     registry_url: str | None
     path: Path
     app_dir: Path
+    _itemised: dict[int, bool] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def step(self, index: int) -> Step:
         """The step at a 0-based index."""
@@ -444,7 +445,11 @@ class Pipeline:
 
     def is_itemised(self, await_index: int) -> bool:
         """Whether the await makes one interaction an item: ONE_TO_ONE reached by a stream (BEHAVIOUR F21)."""
-        return self.await_step(await_index).cardinality is Cardinality.ONE_TO_ONE and self.streams_into(await_index)
+        found = self._itemised.get(await_index)
+        if found is None:  # asked for every answer
+            one = self.await_step(await_index).cardinality is Cardinality.ONE_TO_ONE
+            found = self._itemised[await_index] = one and self.streams_into(await_index)
+        return found
 
     def suffix_stop(self, await_index: int) -> int:
         """Where item continuations of the await end, exclusive: the next aggregate step, or the end (BEHAVIOUR F29)."""

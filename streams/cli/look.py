@@ -1,8 +1,8 @@
-"""`kawait status`, `trace`, `refusals` and `dlq`: what an operator asks; see `streams.views` for where it is read."""
+"""`kawait status` and `trace`: how one execution or interaction stands, and how it came there; see `streams.views`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,6 @@ import click
 import msgspec
 from rich.text import Text
 
-from schemas.envelopes import DeadLetter, Refusal
 from schemas.errors import UsageError
 from schemas.facts import Fact
 from state.execution import ExecutionRecord
@@ -19,7 +18,6 @@ from state.unit import UnitRecord
 from streams.cli import options
 from streams.cli.printing import (
     out,
-    parse_since,
     payload_json,
     payload_text,
     print_fields,
@@ -29,23 +27,12 @@ from streams.cli.printing import (
     struct_json,
     time_text,
 )
-from streams.clock import SystemClock
-from streams.views import ExecutionView, Found, InteractionView, Views, target
+from streams.views import ExecutionView, InteractionView, Views, target
 
 DETAIL_CHARS = 80
-LIMIT_DEFAULT = 50
 
 WORDS = click.argument("words", nargs=-1, required=True, metavar="[PIPELINE] ID")
-MAYBE_PIPELINE = click.argument("pipeline", type=options.FILE, required=False, metavar="[PIPELINE]")
 APP = options.option("--app", metavar="NAME", help="The application, instead of PIPELINE.")
-LIMIT = options.option(
-    "--limit",
-    type=click.IntRange(min=1),
-    default=LIMIT_DEFAULT,
-    show_default=True,
-    metavar="N",
-    help="The newest so many.",
-)
 
 
 @contextmanager
@@ -257,163 +244,8 @@ def _detail(name: str, value: Any) -> str | None:
         return payload_text(msgspec.json.encode([_detail("", part) for part in value]), limit=DETAIL_CHARS)
     if name.endswith("_ms"):
         return time_text(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    if name in {"error_message", "reason"}:
+        return " ".join(str(value).split())
     return payload_text(str(value).encode(), limit=DETAIL_CHARS)
-
-
-# --- what needs somebody --------------------------------------------------------------------------------------------------------------
-
-
-@click.command()
-@MAYBE_PIPELINE
-@APP
-@options.REASON
-@options.SINCE
-@LIMIT
-@options.BROKER
-@options.JSON
-@options.log_options(level="warning")
-def refusals(
-    pipeline: Path | None,
-    app: str | None,
-    reason: str | None,
-    since: str | None,
-    limit: int,
-    bootstrap: str | None,
-    config_file: Path | None,
-    *,
-    as_json: bool,
-) -> None:
-    """List answers that were refused: unknown, late, conflicting, forged, of a wrong shape."""
-    name = options.app_of(pipeline, app)
-    since_ms = parse_since(since, SystemClock().now_ms())
-    with views_of(name, bootstrap, config_file) as views:
-        found = views.refusals(limit=limit, reason=reason, since_ms=since_ms)
-    columns = ("time", "reason", "interaction", "step", "owner", "detail", "payload")
-    _list(found, columns, _refusal_row, as_json=as_json, empty=f"no refused answers in {name}")
-
-
-def _refusal_row(found: Found) -> tuple[str, ...]:
-    refusal = found.value
-    assert isinstance(refusal, Refusal)
-    return (
-        time_text(refusal.at_ms),
-        refusal.reason,
-        refusal.interaction_id or "-",
-        refusal.step_id or "-",
-        refusal.owner or "-",
-        refusal.detail,
-        payload_text(refusal.payload, limit=DETAIL_CHARS),
-    )
-
-
-@click.group()
-def dlq() -> None:
-    """Dead letters: executions that failed for good, and records that nobody could read."""
-
-
-@dlq.command("list")
-@MAYBE_PIPELINE
-@APP
-@options.REASON
-@options.SINCE
-@LIMIT
-@options.BROKER
-@options.JSON
-@options.log_options(level="warning")
-def dlq_list(
-    pipeline: Path | None,
-    app: str | None,
-    reason: str | None,
-    since: str | None,
-    limit: int,
-    bootstrap: str | None,
-    config_file: Path | None,
-    *,
-    as_json: bool,
-) -> None:
-    """List the newest dead letters."""
-    name = options.app_of(pipeline, app)
-    since_ms = parse_since(since, SystemClock().now_ms())
-    with views_of(name, bootstrap, config_file) as views:
-        found = views.dead_letters(limit=limit, reason=reason, since_ms=since_ms)
-    _list(
-        found,
-        ("id", "time", "kind", "reason", "execution", "origin", "detail"),
-        _letter_row,
-        as_json=as_json,
-        empty=f"no dead letters in {name}",
-    )
-
-
-def _letter_row(found: Found) -> tuple[str, ...]:
-    letter = found.value
-    assert isinstance(letter, DeadLetter)
-    return (
-        found.place,
-        time_text(letter.at_ms),
-        letter.kind,
-        letter.reason,
-        letter.execution_id or "-",
-        _origin(letter),
-        payload_text(letter.detail.encode(), limit=2 * DETAIL_CHARS),
-    )
-
-
-def _origin(letter: DeadLetter) -> str:
-    return f"{letter.origin_topic}[{letter.origin_partition}]@{letter.origin_offset}" if letter.origin_topic else "-"
-
-
-@dlq.command("show")
-@WORDS
-@APP
-@options.BROKER
-@options.JSON
-@options.log_options(level="warning")
-def dlq_show(
-    words: tuple[str, ...], app: str | None, bootstrap: str | None, config_file: Path | None, *, as_json: bool
-) -> None:
-    """Show one dead letter: ID is that of the list, or an execution's."""
-    name, text = options.app_and_id(words, app, "dead letter ID (see `dlq list`) or execution ID")
-    with views_of(name, bootstrap, config_file) as views:
-        found = views.dead_letter(text)
-    if found is None:
-        raise UsageError(f"app {name} has no dead letter {text}")
-    letter = found.value
-    assert isinstance(letter, DeadLetter)
-    if as_json:
-        print_json(_found_json(found))
-        return
-    cut = (
-        f"{letter.value_length} bytes, cut; sha256 {letter.value_sha256}"
-        if letter.value and letter.value_length > len(letter.value)
-        else ""
-    )
-    print_fields(
-        (
-            ("id", found.place),
-            ("time", time_text(letter.at_ms)),
-            ("kind", letter.kind),
-            ("reason", letter.reason),
-            ("detail", letter.detail),
-            ("execution", letter.execution_id or ""),
-            ("step", letter.step_id or ""),
-            ("origin", _origin(letter) if letter.origin_topic else ""),
-            ("key", payload_text(letter.key)),
-            ("value", payload_text(letter.value)),
-            ("length", cut),
-        )
-    )
-
-
-def _list(
-    found: list[Found], columns: tuple[str, ...], row: Callable[[Found], tuple[str, ...]], *, as_json: bool, empty: str
-) -> None:
-    if as_json:
-        for record in found:
-            print_json(_found_json(record))
-    else:
-        print_rows(columns, [row(record) for record in found], empty=empty)
-
-
-def _found_json(found: Found) -> dict[str, Any]:
-    return {"id": found.place, **struct_json(found.value)}

@@ -10,7 +10,8 @@ from rich.markup import escape
 
 from schemas.errors import KawaitError, PipelineError
 from streams.cli.demo import demo
-from streams.cli.look import dlq, refusals, status, trace
+from streams.cli.letters import dlq, refusals
+from streams.cli.look import status, trace
 from streams.cli.pipelines import check, describe, topics
 from streams.cli.printing import news
 from streams.cli.run import provider, worker

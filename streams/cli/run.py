@@ -223,7 +223,7 @@ def provider(
         duplicate=duplicate,
         kafka=place.config,
     )
-    click.echo(f"{READY} provider: answers {requests} on {responses}")
+    click.echo(f"provider answers {requests} on {responses}")
     if faust:
         from topologies.csv_payments.provider_faust import run_faust_provider
 

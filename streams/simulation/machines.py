@@ -105,7 +105,7 @@ class Machine:
         self.disks = Disks()
         self.old_disk: Disk = {}
         self.worker: Worker | None = None
-        self.dead: Worker | None = None
+        self.dead: list[Worker] = []
         self.is_stalled = False
         self._pipeline = pipeline
         self._log = log
@@ -131,10 +131,11 @@ class Machine:
 
     def kill(self) -> None:
         """End the process where it stands: memory is gone, the log and the disk are not."""
-        self.dead, self.worker = self.worker, None
-        if self.dead is not None:
-            for pool in self.dead.pools:
+        if self.worker is not None:
+            self.dead.append(self.worker)
+            for pool in self.worker.pools:
                 pool.close()
+        self.worker = None
 
     def lose_disk(self, rng: Random) -> str:
         """What a restart finds on the disk: all, nothing, or an earlier state."""

@@ -104,12 +104,30 @@ class Outside:
         roll = self._rng.random()
         if roll < self._scenario.mischief:
             self._mischief()
+        elif self._answer_at_the_last_moment():
+            return
         elif self.open:
             position = self._rng.randrange(len(self.open))
             asked = self.asked[self.open[position]]
             if not asked.silent:
                 del self.open[position]
                 self.answer(asked)
+
+    def next_deadline_ms(self) -> int | None:
+        """The first deadline of a request that is meant to stay without an answer."""
+        waiting = [self.asked[iid].request.deadline_epoch_ms for iid in self.open if self.asked[iid].silent]
+        return min((at_ms for at_ms in waiting if at_ms > self._log.clock.now_ms() - 1_000), default=None)
+
+    def _answer_at_the_last_moment(self) -> bool:
+        """Who has been silent may answer around the deadline."""
+        now_ms = self._log.clock.now_ms()
+        for position, iid in enumerate(self.open):
+            asked = self.asked[iid]
+            if asked.silent and abs(asked.request.deadline_epoch_ms - now_ms) <= 300 and self._rng.random() < 0.5:  # noqa: PLR2004
+                del self.open[position]
+                self.answer(asked)
+                return True
+        return False
 
     def answer_all(self) -> int:
         """Answer whatever is open and not meant to stay so."""
@@ -221,7 +239,9 @@ class Outside:
         if iid in self.asked and self.asked[iid].silent:
             return
         payload = self._payload(step, request, self._rng.choice((0, 0, 1)))
-        self._send(step, iid, payload, None, "judged", proven=not step.needs_token)
+        if step.projection is not None and self._rng.random() < 0.3:
+            payload["value"] = self._scenario.author.REFUSED
+        self._send(step, iid, payload, None, "judged", proven=not step.needs_token and payload["value"] != self._scenario.author.REFUSED)
 
     def _unknown(self) -> None:
         step = self._rng.choice(self._pipeline.await_steps)

@@ -162,7 +162,7 @@ class World:
         self.cancelled: set[str] = set()
         self.jumped_back = False
         self.passed_ms = 0
-        self._armed: tuple[str, int, str] | None = None
+        self._armed: dict[str, tuple[int, str]] = {}
         self._stepping: list[tuple[Machine, str]] = []
         self._away_for = 0
         self._is_peace = False
@@ -178,9 +178,12 @@ class World:
         """Trouble, peace, verdict."""
         if self.tracing:
             self.say(self.scenario.describe())
+        self.scenario.author.reset()
         self.machines[0].start(self.at)
         if self.rng.random() < 0.5:
             self.submit()
+        if self.rng.random() < 0.5:
+            self._armed["continuation"] = self.rng.randint(1, STEPS), "kill"
         for _ in range(self.scenario.steps):
             self.move()
             self.watch()
@@ -332,7 +335,11 @@ class World:
         self.doors.send(self.names.commands, command, key=execution_id.encode(), partition=partition, timeout_s=1)
 
     def pass_time(self) -> None:
-        """Let some time pass; seldom enough to meet a deadline."""
+        """Let some time pass; seldom enough to meet a deadline, but when there is one, to just about there."""
+        deadline_ms = self.outside.next_deadline_ms()
+        if deadline_ms is not None and self.rng.random() < 0.15:
+            self.advance(max(deadline_ms + self.rng.choice((-200, -1, 0, 1, 200)) - self.clock.now_ms(), 1))
+            return
         most = self.rng.choice((30, 300, 300, 1_500, 6_000, 70_000 if self.scenario.silence else 12_000))
         self.advance(self.rng.randint(1, most))
 
@@ -357,10 +364,9 @@ class World:
         role = self._stepping[-1][1]
         if step <= 6 and role == "core":  # noqa: PLR2004 - step 7 releases offers
             self.check_offers(machine)
-        if self._armed is None or (self._armed[0], self._armed[1]) != (role, step):
+        if role not in self._armed or self._armed[role][0] != step:
             return
-        _, _, what = self._armed
-        self._armed = None
+        _, what = self._armed.pop(role)
         self.say(f"{machine.name}: {what} before step {step} of {role}")
         if what == "kill":
             self.coverage.kills[role, step] += 1
@@ -415,7 +421,7 @@ class World:
         self._arm("stall")
 
     def _arm(self, what: str) -> None:
-        self._armed = (self.rng.choice(("core", "core", "ingress", "continuation")), self.rng.randint(1, STEPS), what)
+        self._armed[self.rng.choice(("core", "core", "ingress", "continuation"))] = self.rng.randint(1, STEPS), what
 
     def start_machine(self) -> None:
         """Start a machine that is down, or wake one that is stalled."""
@@ -436,14 +442,12 @@ class World:
 
     def _bury(self, machine: Machine) -> None:
         """The session and the transactions of a dead process end."""
-        if machine.dead is None:
-            return
-        for loop in machine.dead.loops.values():
+        for loop in [loop for worker in machine.dead for loop in worker.loops.values()]:
             consumer = consumer_of(loop)
             if consumer is not None:
                 self.log.kick(consumer)
             self.log.expire_transaction(transactional_id_of(loop))
-        machine.dead = None
+        machine.dead = []
 
     def fail_commit(self) -> None:
         """The next commit goes wrong."""
@@ -455,7 +459,7 @@ class World:
 
     def expire_transaction(self) -> None:
         """A dead machine's session and transactions end at last."""
-        dead = [machine for machine in self.machines if machine.dead is not None and machine.worker is None]
+        dead = [machine for machine in self.machines if machine.dead and machine.worker is None]
         if dead:
             machine = self.rng.choice(dead)
             self.say(f"{machine.name}: its sessions end")
@@ -529,11 +533,11 @@ class World:
     # --- peace -------------------------------------------------------------------------------------------------------
 
     def make_peace(self) -> None:
-        """Nothing goes wrong from now on."""
+        """Nothing goes wrong from now on, but for a kill of each role that was armed and has not met its step."""
         self.say("--- peace ---")
         self._is_peace = True
         self._away_for = 0
-        self._armed = None
+        self._armed = {role: (step, what) for role, (step, what) in self._armed.items() if what == "kill"}
         self.log.set_available(available=True)
         while self.unsubmitted:
             self.submit()
@@ -565,6 +569,11 @@ class World:
     def round(self) -> bool:
         """One step of every loop, every job, every answer."""
         moved = False
+        for machine in self.machines:
+            if machine.worker is None:
+                self._bury(machine)
+        if not self.running():  # two processes of one name may both have met a newer one
+            self.machines[0].start(self.at)
         for machine in list(self.machines):
             for role in ("ingress", "core", "continuation"):
                 if machine.worker is not None:

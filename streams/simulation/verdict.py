@@ -335,7 +335,7 @@ def _check_on_time(world: World, sent: Sent, stored_at_ms: int | None, refused: 
     if dispatched is None or stored_at_ms is None:
         return
     on_time = stored_at_ms < dispatched.deadline_ms
-    if on_time and sent.interaction_id in world.ledger.timed_out and sent.interaction_id not in world.ledger.held:
+    if on_time and not refused and sent.interaction_id in world.ledger.timed_out and sent.interaction_id not in world.ledger.held:
         raise Violation(
             f"{sent} was there at {stored_at_ms}, the deadline was {dispatched.deadline_ms}, and it timed out"
         )
@@ -456,7 +456,7 @@ def _other_path(scenario: Scenario) -> Scenario:
     output = pipeline.output
     if isinstance(output, ObjectOutput):
         output = replace(output, location=Path(f"{output.location}-undisturbed"))
-    return replace(scenario, pipeline=replace(pipeline, steps=steps, output=output), silence=0.0, bounds={})  # type: ignore[type-var]
+    return replace(scenario, pipeline=replace(pipeline, steps=steps, output=output), silence=0.0)  # type: ignore[type-var]
 
 
 class _Undisturbed:

@@ -327,10 +327,9 @@ def test_an_answer_after_the_deadline_is_late_and_its_payload_is_kept(asked: Any
     driver.advance(60_000)
     assert driver.status(execution) == "FAILED"
     ended = driver.execution(execution)
-    driver.complete(requests[1], price(requests[1]))
-    driver.complete(requests[0], price(requests[0], "9.99"))
-    driver.complete(requests[0], price(requests[0]))
-    driver.run()
+    for request, amount in ((requests[1], "1.50"), (requests[0], "9.99"), (requests[0], "1.50")):
+        driver.complete(request, price(request, amount))
+        driver.run()
     assert [refusal.reason for refusal in driver.refusals()] == ["late", "conflict"]
     assert driver.refusals()[0].owner == "shop-desk"
     assert json.loads(driver.refusals()[0].payload) == price(requests[1])

@@ -14,6 +14,9 @@ failures: dict[tuple[str, str], list[Exception]] = {}
 effects: dict[str, Callable[[Any], Any]] = {}
 """What a function does before anything else."""
 
+lines: dict[str, str | None] = {}
+"""What a line of a basket is now: the source has changed since. None: it ends there."""
+
 
 def play(function: str, subject: str) -> None:
     """Do what the test told this function to do."""
@@ -35,3 +38,4 @@ def reset() -> None:
     calls.clear()
     failures.clear()
     effects.clear()
+    lines.clear()

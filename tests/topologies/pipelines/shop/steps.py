@@ -15,7 +15,10 @@ def split(basket: Basket) -> Iterator[Line]:
     script.play("split", basket.id)
     for sku in basket.lines:
         script.play("line", sku)
-        yield Line(basket=basket.id, sku=sku)
+        now = script.lines.get(sku, sku)
+        if now is None:
+            return
+        yield Line(basket=basket.id, sku=now)
 
 
 def read(file: BasketFile) -> Iterator[Line]:
