@@ -70,7 +70,7 @@ class Topic(NamedTuple):
 
 def _changelog(table: str, key: str) -> Topic:
     return Topic(
-        f"{table}-changelog", key, f"rows of the {table} table", "home", _CHANGELOG, ("core",), ("core", "http")
+        f"{table}-changelog", key, f"rows of the {table} table", "home", _CHANGELOG, ("core",), ("core", "http", "cli")
     )
 
 
@@ -328,6 +328,7 @@ def acls(app: str, *, requests: Sequence[str] = (), responses: Sequence[str] = (
         found.append(Acl("provider", "TOPIC", name, "LITERAL", ("WRITE", "DESCRIBE")))
     # Group and transactional ids are <app>.<role>[.<instance>] (SURFACE).
     found.append(Acl("worker", "GROUP", f"{app}.", "PREFIXED", ("READ", "DESCRIBE")))
+    found.append(Acl("provider", "GROUP", f"{app}-provider", "LITERAL", ("READ", "DESCRIBE")))
     found.append(Acl("worker", "TRANSACTIONAL_ID", f"{app}.", "PREFIXED", ("WRITE", "DESCRIBE")))
     return found
 
@@ -337,6 +338,6 @@ def _operations(principal: Principal, *, reads: Iterable[Role], writes: Iterable
     operations = [name for name, who in (("READ", reads), ("WRITE", writes)) if roles.intersection(who)]
     if operations:
         operations.append("DESCRIBE")
-        if principal == "worker":
-            operations.append("DESCRIBE_CONFIGS")  # workers verify at start
+        if principal in {"worker", "operator"}:
+            operations.append("DESCRIBE_CONFIGS")  # both look at how a topic is set before they use it
     return tuple(operations)

@@ -139,10 +139,8 @@ def build_worker(
 ) -> Worker:
     """Make the loops of some roles.
 
-    Args:
-        instance: Names the transactional ids and, when `static`, the group members.
-        topic_ids: As `verify_topics` returns them.
-        at: See `TransactionalLoop`.
+    `instance` names the transactional ids and, when `static`, the group members; `topic_ids` are as `verify_topics` returns them;
+    `at` and `wait` are as in `TransactionalLoop`.
     """
     shared = Metrics() if metrics is None else metrics
     names = Names.of(pipeline.app)
@@ -179,7 +177,7 @@ def build_worker(
             metrics=shared,
             instance=instance,
             topic_ids={names.changelog(table): topic_ids[names.changelog(table)] for table in TABLES.values()},
-            consumed=lambda partition: worker.loops["core"].consumed(partition),
+            consumed=lambda partition: worker.loops["core"].consumed(partition),  # noqa: PLW0108 - the loop is made after it
             decided=lambda partition: worker.loops["core"].positions.get(partition, -1),
         )
         worker.core = context

@@ -329,23 +329,26 @@ class CoreTask:
         """What a record means."""
         value: Any = None
         try:
-            decoded: Any = codec.decode(record.value)
-            if not isinstance(decoded, self._kinds(record.topic)):
-                raise PoisonRecord("wrong-kind", f"a {type(decoded).__name__} does not belong on {record.topic}")
-            value = decoded
-            home = _home(decoded.execution_id, self._pipeline.partitions)
+            value = self._decoded(record)
+            home = _home(value.execution_id, self._pipeline.partitions)
             if home != self.partition:
                 return RecordMisplaced(home)
             if isinstance(value, ContinuationCompletion):
                 return ContinuationArrived(value)
             if not isinstance(value, ProviderCompletion):
-                return CommandArrived(decoded)
+                return CommandArrived(value)
             ref = parse_interaction_id(value.interaction_id)
             return AnswerArrived(value, ref) if ref.execution_id == value.execution_id else StrangeAnswerArrived(value)
         except PoisonRecord as error:
             return RecordPoisoned(error)
         except PeerError:
             return StrangeAnswerArrived(value)
+
+    def _decoded(self, record: Record) -> Any:
+        value = codec.decode(record.value)
+        if not isinstance(value, self._kinds(record.topic)):
+            raise PoisonRecord("wrong-kind", f"a {type(value).__name__} does not belong on {record.topic}")
+        return value
 
     def _kinds(self, topic: str) -> tuple[type, ...]:
         if topic == self._names.commands:
@@ -440,8 +443,7 @@ class CoreTask:
             batch.append(event)
             room -= len(event.what.items) if isinstance(event.what, ItemsPulled) else 0
         self._ring(batch, room - len(batch))
-        for unit_id in list(self._sweeping):
-            batch.append(Event(self, SweepContinued(unit_id)))
+        batch += [Event(self, SweepContinued(unit_id)) for unit_id in self._sweeping]
         now_s = self._ctx.clock.monotonic_s()
         for session in self._sessions.values():
             if not session.parking_asked and session.wants_parking(now_s):
@@ -814,8 +816,7 @@ class CoreTask:
         session = what.session
         if session.is_closed:
             return [NoOp("session-outlived")]
-        decisions = [CloseSession(session.unit_id), *self._segment_failed(session.execution_id, what.error)]
-        return decisions
+        return [CloseSession(session.unit_id), *self._segment_failed(session.execution_id, what.error)]
 
     def _segment_failed(self, execution_id: str, error: BaseException) -> list[Decision]:
         execution = self._execution(execution_id)

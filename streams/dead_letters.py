@@ -79,7 +79,9 @@ def write_record(outputs: Outputs, names: Names, record: Record, *, reason: str,
     """Write a record that cannot be used, cut to what a person can look at, with length and sha256 of the whole."""
     value = record.value
     key = None if record.key is None else without_tokens(record.key)
-    kept = None if value is None else value[: limits.DEAD_LETTER_BYTES_MAX + TOKEN_CHARS_MAX]  # a token cut in two is found too
+    kept = (
+        None if value is None else value[: limits.DEAD_LETTER_BYTES_MAX + TOKEN_CHARS_MAX]
+    )  # a token cut in two is found too
     letter = DeadLetter(
         at_ms,
         "record",

@@ -1,5 +1,4 @@
-"""Ingress: answers from the outside's response topics, filtered early and re-keyed onto `completions`; records of a topic source become
-submissions (DESIGN 4).
+"""Ingress: answers from the outside are filtered early and re-keyed onto `completions`; source records become submissions (DESIGN 4).
 
 Any key, any partition, any producer. What is not JSON or has no address goes to the dead letters, a token that is missing or forged to the
 refusals; the core judges token and shape again with the row at hand. Stateless: its only state is how far it has read.
@@ -144,6 +143,7 @@ class IngressTask(StatelessTask):
 
     def apply(self, rows: Mapping[bytes, bytes], ends: Mapping[TopicPartition, int]) -> None:
         """The batch is committed: count it."""
+        del rows, ends
         self._ctx.metrics.decided(self._counts)
         self._counts.clear()
 

@@ -18,7 +18,7 @@ from streams.kafka_errors import (
     PARTITION_EOF,
     unavailable,
 )
-from streams.kafka_settings import KafkaSettings
+from streams.kafka_settings import KafkaSettings, client_logger
 from streams.log import Isolation, Rebalance, Record, TopicPartition
 
 _SEEK_TIMEOUT_S = 5.0
@@ -48,7 +48,7 @@ class _Polling:
         self._down: KafkaError | None = None
         self._fatal: KafkaError | None = None
         self._held: KawaitError | None = None  # came amid records; raised once those are handed over
-        self.client = Consumer({**settings, "error_cb": self._on_error})
+        self.client = Consumer({**settings, "error_cb": self._on_error}, logger=client_logger)
 
     def _on_error(self, error: KafkaError) -> None:
         """Background errors; runs inside `poll`."""

@@ -21,7 +21,7 @@ from schemas.errors import (
 from schemas.limits import TRANSACTION_TIMEOUT_MS
 from streams.kafka_consumer import ErrorSink
 from streams.kafka_errors import FENCED, STATE, UNDELIVERED, error_of, is_fenced, transaction_error, unavailable
-from streams.kafka_settings import KafkaSettings
+from streams.kafka_settings import KafkaSettings, client_logger
 from streams.log import TopicPartition
 
 _ANY_PARTITION = -1
@@ -39,7 +39,7 @@ class KafkaProducer:
         self._id = transactional_id
         self._note = note
         self._settings = {**settings.producer(transactional_id), "error_cb": self._on_error}
-        self._client = Producer(self._settings)
+        self._client = Producer(self._settings, logger=client_logger)
         self._send = self._client.produce
         self._ready = False
         self._torn = False  # a record was lost on the way: the client's sequence numbers have a hole
@@ -189,7 +189,7 @@ class KafkaProducer:
         """
         self._ready = False
         self._client.close()
-        self._client = Producer(self._settings)
+        self._client = Producer(self._settings, logger=client_logger)
         self._send = self._client.produce
         self.init(_ABORT_TIMEOUT_S)
         self._torn = False
@@ -227,7 +227,7 @@ class KafkaPlainProducer:
     def __init__(self, settings: KafkaSettings, note: ErrorSink) -> None:
         self._bootstrap = settings.bootstrap
         self._note = note
-        self._client = Producer({**settings.plain_producer(), "error_cb": self._on_error})
+        self._client = Producer({**settings.plain_producer(), "error_cb": self._on_error}, logger=client_logger)
 
     def _on_error(self, error: KafkaError) -> None:
         self._note(error.str())

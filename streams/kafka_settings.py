@@ -5,12 +5,16 @@ A user's own settings (`security.protocol`, `sasl.*`, `ssl.*`, buffer sizes) pas
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 
 from schemas.errors import UsageError
 from schemas.limits import RECORD_BYTES_MAX, SESSION_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS
 
 Settings = dict[str, str | int | float | bool]
+
+client_logger = logging.getLogger("kawait.librdkafka")
+"""Where the client writes what it would else print on stderr, fatal lines even at `log_level` 0; errors reach us in calls and callbacks."""
 
 _CLIENT: Settings = {
     "client.id": "kawait",

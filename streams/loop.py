@@ -47,8 +47,8 @@ ABORTS_MAX = 10
 RESTORE_BUDGET_S = 0.1
 FENCED_GRACE_S = 2.5
 """After a fence, poll so long before making a new producer: a newer process with our name shows within one heartbeat (1 s)."""
-GATHER_FROM_RECORDS = 8
-"""A batch this small is not worth waiting for more; one in flight never waits."""
+GATHER_S_MIN = 0.0005
+"""A shorter wait is not worth the turn."""
 
 
 class Event(NamedTuple):
@@ -154,6 +154,26 @@ class Task(Protocol):
 MakeTask = Callable[[int, tuple[TopicPartition, ...]], Task]
 
 
+class Pace:
+    """How fast the role writes, and how long its next batch may gather for it."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._rate = 0.0  # records a second
+        self._last_s = clock.monotonic_s()
+
+    def wrote(self, records: int) -> None:
+        """A transaction with so many records was committed."""
+        now_s = self._clock.monotonic_s()
+        elapsed_s, self._last_s = now_s - self._last_s, now_s
+        if elapsed_s > 0:
+            self._rate += (min(records / elapsed_s, limits.GATHER_RATE_MAX) - self._rate) / 4
+
+    def gather_s(self) -> float:
+        """Proportional to the rate."""
+        return self._rate * limits.GATHER_S_MAX / limits.GATHER_RATE_MAX
+
+
 class TransactionalLoop:
     """The loop of one role; `step` does one batch and never blocks longer than the poll wait and one commit.
 
@@ -210,7 +230,7 @@ class TransactionalLoop:
         self._part = 0  # events of a bisected batch to try next; 0: all
         self._is_committed = False
         self._fenced_until_s = 0.0
-        self._last_batch = 0
+        self._pace = Pace(clock)
         self._idle_turns = 0
         self._paused: set[TopicPartition] = set()
         self._away = False
@@ -233,6 +253,7 @@ class TransactionalLoop:
             return False
         self._poll()
         self._take_results()
+        self._wait_for_more()
         self._restore()
         self._pending = self._pending or self._gather()
         if not self._pending or self._producer is None:
@@ -404,13 +425,11 @@ class TransactionalLoop:
     # --- 1 read ------------------------------------------------------------------------------------------------------------------------
 
     def _poll(self) -> None:
-        """Take what is there; gather a little longer when the last batch says that more is on its way."""
+        """Take what is there."""
         assert self._consumer is not None
         self._balance_pauses()
         try:
-            self._accept(records := self._consumer.poll(limits.BATCH_RECORDS_MAX, self._poll_wait_s()))
-            if 0 < len(records) < self._last_batch and self._last_batch >= GATHER_FROM_RECORDS:
-                self._accept(self._consumer.poll(limits.BATCH_RECORDS_MAX - len(records), limits.GATHER_S))
+            self._accept(self._consumer.poll(limits.BATCH_RECORDS_MAX, self._poll_wait_s()))
             self._note_back()
         except LogUnavailable as error:
             self._note_away(error)
@@ -446,6 +465,22 @@ class TransactionalLoop:
                 self._consumer.resume(task.inputs)
                 self._paused.difference_update(task.inputs)
 
+    def _wait_for_more(self) -> None:
+        """Let a batch grow while records come fast: a transaction costs the same for one record as for a thousand (DESIGN 6 'Batch').
+
+        One in flight never waits; the wait grows with the rate, and nothing is polled meanwhile, so it is short.
+        """
+        wait_s = self._pace.gather_s()
+        if wait_s < GATHER_S_MIN or self._pending or not any(task.has_work() for task in self._running()):
+            return
+        self._wait(wait_s)
+        assert self._consumer is not None
+        try:
+            self._accept(self._consumer.poll(limits.BATCH_RECORDS_MAX, 0.0))
+        except LogUnavailable as error:
+            self._note_away(error)
+        self._take_results()
+
     def _take_results(self) -> None:
         if self._pool is None:
             return
@@ -462,7 +497,6 @@ class TransactionalLoop:
         for task in self._running():
             if len(batch) < limits.BATCH_RECORDS_MAX and task.has_work():
                 batch += task.events(limits.BATCH_RECORDS_MAX - len(batch))
-        self._last_batch = len(batch)
         self._idle_turns = 0 if batch else self._idle_turns + 1
         return batch
 
@@ -572,6 +606,7 @@ class TransactionalLoop:
                 self.name, done, self._clock.monotonic_s() - started_s, self._clock.monotonic_s() - begun_s
             )
             self._at(6)
+            self._pace.wrote(len(outputs.records))
             self.positions.update(offsets)
         else:
             ends = {}

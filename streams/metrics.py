@@ -16,35 +16,35 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry if registry is not None else CollectorRegistry()
-        made = {"registry": self.registry}
-        self._facts = Counter("kawait_facts", "Facts appended", ["fact"], **made)
-        self._decisions = Counter("kawait_decisions", "Decisions performed", ["decision"], **made)
-        self._reasons = Counter("kawait_no_ops", "Decisions to do nothing", ["reason"], **made)
-        self._refusals = Counter("kawait_refusals", "Answers refused", ["reason"], **made)
-        self._dead = Counter("kawait_dead_letters", "Dead letters written", ["reason"], **made)
+        made = self.registry
+        self._facts = Counter("kawait_facts", "Facts appended", ["fact"], registry=made)
+        self._decisions = Counter("kawait_decisions", "Decisions performed", ["decision"], registry=made)
+        self._reasons = Counter("kawait_no_ops", "Decisions to do nothing", ["reason"], registry=made)
+        self._refusals = Counter("kawait_refusals", "Answers refused", ["reason"], registry=made)
+        self._dead = Counter("kawait_dead_letters", "Dead letters written", ["reason"], registry=made)
         self._misplaced = Counter(
-            "kawait_misplaced_records", "Records forwarded to their home partition", ["topic"], **made
+            "kawait_misplaced_records", "Records forwarded to their home partition", ["topic"], registry=made
         )
         self._batch = Histogram(
-            "kawait_batch_records", "Events decided in one transaction", ["role"], buckets=RECORDS, **made
+            "kawait_batch_records", "Events decided in one transaction", ["role"], buckets=RECORDS, registry=made
         )
-        self._batch_s = Histogram("kawait_batch_seconds", "Time of one batch", ["role"], buckets=SECONDS, **made)
+        self._batch_s = Histogram("kawait_batch_seconds", "Time of one batch", ["role"], buckets=SECONDS, registry=made)
         self._transaction_s = Histogram(
-            "kawait_transaction_seconds", "Begin to commit", ["role"], buckets=SECONDS, **made
+            "kawait_transaction_seconds", "Begin to commit", ["role"], buckets=SECONDS, registry=made
         )
-        self._aborts = Counter("kawait_aborts", "Transactions aborted", ["role"], **made)
-        self._unknown = Counter("kawait_commits_unknown", "Commits with an unknown outcome", ["role"], **made)
-        self._rebalances = Counter("kawait_rebalances", "Assignments received", ["role"], **made)
-        self._assigned = Gauge("kawait_assigned_partitions", "Partitions owned", ["role"], **made)
-        self._restore_done = Gauge("kawait_restore_done_records", "Changelog offsets followed", ["partition"], **made)
+        self._aborts = Counter("kawait_aborts", "Transactions aborted", ["role"], registry=made)
+        self._unknown = Counter("kawait_commits_unknown", "Commits with an unknown outcome", ["role"], registry=made)
+        self._rebalances = Counter("kawait_rebalances", "Assignments received", ["role"], registry=made)
+        self._assigned = Gauge("kawait_assigned_partitions", "Partitions owned", ["role"], registry=made)
+        self._restore_done = Gauge("kawait_restore_done_records", "Changelog offsets followed", ["partition"], registry=made)
         self._restore_total = Gauge(
-            "kawait_restore_total_records", "Changelog offsets to follow", ["partition"], **made
+            "kawait_restore_total_records", "Changelog offsets to follow", ["partition"], registry=made
         )
-        self.open_interactions = Gauge("kawait_open_interactions", "Requests without an answer", **made)
+        self.open_interactions = Gauge("kawait_open_interactions", "Requests without an answer", registry=made)
         self.oldest_pending_age = Gauge(
-            "kawait_oldest_pending_age_seconds", "Age of the oldest request without an answer", **made
+            "kawait_oldest_pending_age_seconds", "Age of the oldest request without an answer", registry=made
         )
-        self.window_occupancy = Gauge("kawait_window_occupancy", "Window slots taken over all live sessions", **made)
+        self.window_occupancy = Gauge("kawait_window_occupancy", "Window slots taken over all live sessions", registry=made)
 
     def decided(self, counts: Mapping[tuple[str, str], int]) -> None:
         """What a committed batch did."""

@@ -10,7 +10,6 @@ from state.interaction import InteractionRecord
 from state.item import ItemRecord, ItemStatus
 from state.table import ChangelogPosition, Store
 
-
 HOT_ROWS_MAX = 20_000
 """Committed interactions kept decoded: a window's worth, so that an answer costs no read. Beyond it, the oldest are read again."""
 
@@ -67,7 +66,7 @@ class Overlay:
         for key in keys:
             self._read.setdefault(key, None)
 
-    def get(self, key: bytes) -> Any:  # noqa: ANN401 - the key says which record
+    def get(self, key: bytes) -> Any:
         """The record of a row, or None."""
         record = self.staged.get(key)
         if record is not None:

@@ -93,7 +93,7 @@ class ThreadPool:
             ticket.restart_limit()
             try:
                 result, error = (None if ticket.abandoned else job(ticket)), None
-            except BaseException as raised:  # noqa: BLE001 - whatever the author's function raises is its result
+            except BaseException as raised:
                 result, error = None, raised
             self._done.append((ticket, result, error))
             if ticket.abandoned:  # a replacement was started for this thread
@@ -141,7 +141,7 @@ class ThreadPool:
 _local = threading.local()
 
 
-def run_async(coroutine: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 - whatever the coroutine returns
+def run_async(coroutine: Coroutine[Any, Any, Any]) -> Any:
     """Run a coroutine to its end on this thread's own event loop (made once for a thread)."""
     loop: asyncio.AbstractEventLoop | None = getattr(_local, "loop", None)
     if loop is None or loop.is_closed():

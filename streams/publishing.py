@@ -62,7 +62,7 @@ def item_outputs(read_items: ReadItems, count: int) -> Iterator[list[bytes]]:
 
 def row_format(pipeline: Pipeline) -> RowFormat:
     """How rows of the pipeline's output object are written."""
-    arms = [arm for arm in pipeline.output_type.arms if isinstance(arm, type) and issubclass(arm, BaseModel)]
+    arms = [arm for arm in pipeline.output_type.arms if issubclass(arm, BaseModel)]
     return CsvRows(arms[0])
 
 
@@ -76,8 +76,7 @@ def publish_object(
 ) -> list[str]:
     """Write the output objects of an execution and make them appear.
 
-    Args:
-        check: Raises when the effect must not go on (the partition was given up, or it started too late).
+    `check` raises when the effect must not go on (the partition was given up, or it started too late).
 
     Returns:
         Paths of the published objects.

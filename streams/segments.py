@@ -149,10 +149,7 @@ async def _next(made: AsyncIterator[Any]) -> Any:
 def run_segment(
     pipeline: Pipeline, first: int, stop: int, payloads: Sequence[bytes], *, many: bool
 ) -> tuple[bytes, bool]:
-    """Run a segment to its end.
-
-    Args:
-        payloads: Its inputs: one, or (`many`) the items of a list.
+    """Run the steps `first` up to, not including, `stop` on `payloads`: one input, or (`many`) the items of a list.
 
     Returns:
         Canonical JSON, and whether it is an array of payloads.
@@ -223,7 +220,7 @@ class Suffix:
             if self._is_straight:
                 return [self._bounded(self._write(self._run_straight(self._read(completion))))]
             return [self._bounded(self._write(value)) for value in flow(self.steps, [self._read(completion)])]
-        except Exception as error:  # noqa: BLE001 - the item's outcome, judged by the owner
+        except Exception as error:
             return error
 
     def _run_straight(self, value: Any) -> Any:
@@ -253,7 +250,7 @@ class Suffix:
             for step in self.steps:
                 values = [made for value in values for made in await _call(step, value)]
             return [self._bounded(self._write(value)) for value in values]
-        except Exception as error:  # noqa: BLE001 - the item's outcome, judged by the owner
+        except Exception as error:
             return error
 
 

@@ -32,9 +32,13 @@ from topologies.pipeline import AwaitStep
 if TYPE_CHECKING:
     from state.unit import UnitRecord
 
-CHUNK_S_SHORT = 0.010
-CHUNK_S_LONG = 0.050
+CHUNK_S_SHORT = 0.050
+CHUNK_S_LONG = 0.250
 """A chunk of suffixes aims between these: long enough to be worth a thread's turn, short enough to free its slots soon."""
+
+
+WAITING_ITEM_S = 0.002
+"""An item that takes longer is taken to wait for something rather than to compute."""
 
 
 class ChunkSize:
@@ -51,7 +55,7 @@ class ChunkSize:
         elif seconds > CHUNK_S_LONG:
             self.items = max(self.items // 2, 1)
         # Functions that compute share one interpreter lock: more threads only get in each other's way. Functions that wait do not.
-        self.jobs_max = limits.POOL_THREADS if seconds / max(items, 1) > 0.001 else 2  # noqa: PLR2004 - a millisecond an item
+        self.jobs_max = limits.POOL_THREADS if seconds / max(items, 1) > WAITING_ITEM_S else 2
 
 
 class Session:

@@ -72,7 +72,7 @@ class InlinePool:
         del self.jobs[index]
         try:
             result, error = job(ticket), None
-        except Exception as raised:  # noqa: BLE001 - whatever the author's function raises is its result
+        except Exception as raised:
             result, error = None, raised
         self._done.append(Finished(ticket.owner, ticket.tag, result, error))
 
@@ -214,7 +214,7 @@ class TopologyTestDriver:
         return (
             self._answer_new()
             or any(moved)
-            or any(pool.is_busy for pool in self.worker.pools)
+            or any(pool.is_busy and not pool.held for pool in self.pools)
             or not self.worker.is_ready
         )
 
@@ -231,6 +231,21 @@ class TopologyTestDriver:
         """Let time pass, then run."""
         self.clock.advance(by_ms)
         self.run()
+
+    @property
+    def pools(self) -> list[InlinePool]:
+        """Where the author's functions run: the core's pool, then the continuation agent's."""
+        return [pool for pool in self.worker.pools if isinstance(pool, InlinePool)]
+
+    def hold(self) -> None:
+        """Hold the author's functions back, so that something else can happen first; `run` then runs everything but them."""
+        for pool in self.pools:
+            pool.held = True
+
+    def release(self) -> None:
+        """Let them run again."""
+        for pool in self.pools:
+            pool.held = False
 
     def crash(self) -> None:
         """Kill the worker between two steps and start it again: memory is lost, what was committed is not."""

@@ -19,7 +19,7 @@ import structlog
 from connectors.files import FilesystemSource, remove_stale
 from schemas.errors import InstanceFenced, KawaitError, LogError, LogUnavailable
 from state.rocksdb import RocksStoreFactory
-from state.table import StoreFactory
+from streams.admin import AdminServer
 from streams.app import ROLES, Worker, build_worker, verify_topics
 from streams.clock import Clock, SystemClock
 from streams.kafka_log import KafkaLog
@@ -108,8 +108,6 @@ def void(_value: object) -> None:
 def _admin(settings: WorkerSettings, worker: Worker) -> AdminServer | _NoAdmin:
     if settings.admin_port is None:
         return _NoAdmin()
-    from streams.admin import AdminServer
-
     return AdminServer(port=settings.admin_port, registry=worker.metrics.registry, is_ready=lambda: worker.is_ready)
 
 
@@ -173,7 +171,7 @@ def serve(
         thread.join()
     for pool in worker.pools:
         pool.close()
-    for failure in failures:
+    for failure in failures[:1]:  # the others fell with it
         _report(failure)
     return 1 if failures else 0
 
@@ -197,7 +195,7 @@ def _run_loop(loop: TransactionalLoop, worker: Worker, stop: threading.Event, fa
             if loop.name == "core" and clock.monotonic_s() > gauges_at_s:
                 gauges_at_s = clock.monotonic_s() + GAUGES_EVERY_S
                 report_gauges(loop, worker)
-    except BaseException as error:  # noqa: BLE001 - reported by the thread that waits
+    except BaseException as error:
         failures.append(error)
         stop.set()
     finally:
@@ -248,7 +246,7 @@ class ObjectPoller:
                 else:
                     self._submitted.clear()
                     stop.wait(min(self._poll_s, 0.2))
-        except BaseException as error:  # noqa: BLE001 - reported by the thread that waits
+        except BaseException as error:
             failures.append(error)
             stop.set()
         finally:

@@ -40,7 +40,8 @@ def fail(
     """End badly: close the unit, fail the execution, dead-letter it (policy 8)."""
     message = message[:MESSAGE_CHARS_MAX]
     step = pipeline.steps[execution.step_index] if execution.step_index < len(pipeline.steps) else None
-    step_id = unit.step_id if unit is not None and unit.is_open else step.step_id if step else None
+    waiting = unit is not None and unit.is_open and outcome is not UnitStatus.FAILED
+    step_id = unit.step_id if waiting and unit is not None else step.step_id if step else None
     return [
         *_close(unit, outcome, now_ms),
         Append(facts.RunFailed(execution.execution_id, now_ms, code, message)),

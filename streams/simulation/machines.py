@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Disk = dict[tuple[str, int], tuple[dict[bytes, bytes], "dict[str, ChangelogPosition]"]]
 
 
-class Killed(BaseException):  # noqa: N818 - what it stands for: kill -9, which no handler sees
+class Killed(BaseException):
     """The process ended here."""
 
 
@@ -140,9 +140,9 @@ class Machine:
     def lose_disk(self, rng: Random) -> str:
         """What a restart finds on the disk: all, nothing, or an earlier state."""
         roll = rng.random()
-        if roll < 0.6:  # noqa: PLR2004 - most restarts find their disk
+        if roll < 0.6:
             return "its disk"
-        if roll < 0.8:  # noqa: PLR2004
+        if roll < 0.8:
             self.disks = Disks()
             return "no disk"
         self.disks.set_back(self.old_disk)

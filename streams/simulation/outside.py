@@ -123,7 +123,7 @@ class Outside:
         now_ms = self._log.clock.now_ms()
         for position, iid in enumerate(self.open):
             asked = self.asked[iid]
-            if asked.silent and abs(asked.request.deadline_epoch_ms - now_ms) <= 300 and self._rng.random() < 0.5:  # noqa: PLR2004
+            if asked.silent and abs(asked.request.deadline_epoch_ms - now_ms) <= 300 and self._rng.random() < 0.5:
                 del self.open[position]
                 self.answer(asked)
                 return True

@@ -7,21 +7,31 @@ from contextlib import contextmanager
 from typing import Any
 
 from schemas import facts
+from schemas.errors import TransactionAborted
 from state import interaction
+from state.execution import ExecutionStatus
 from state.interaction import InteractionStatus
 from streams.core import CoreTask
+from streams.events import OutputPublished, PublicationBroke, ResultCollected, SegmentBroke, SegmentEnded
 from streams.loop import TransactionalLoop
+from streams.session import Session
 from topologies import admission
 from topologies.decisions import Append, Duplicate
+from topologies.dispatch import dispatch_items
+from topologies.payloads import PayloadType
+from topologies.pipeline import Pipeline
 
 Swap = tuple[Any, str, Any]
+"""Owner, attribute, what takes its place."""
+
+# --- mistakes that the design warns of ------------------------------------------------------------------------------------------------
 
 
 def _skip_offsets() -> list[Swap]:
     """A transaction carries the offsets of records alone: what writes for a partition without reading from it is fenced by nothing."""
 
     def offsets(_loop: TransactionalLoop, _tasks: Any, moved: Any) -> Any:
-        return dict(sorted(moved, key=lambda position: position[1]))
+        return dict(moved)
 
     return [(TransactionalLoop, "_offsets", offsets)]
 
@@ -78,11 +88,105 @@ def _rewind_after_unknown() -> list[Swap]:
     return [(TransactionalLoop, "_take_over_own", rewind)]
 
 
+# --- mistakes that the simulator has found ------------------------------------------------------------------------------------------------
+
+
+def _number_items_by_commits() -> list[Swap]:
+    """The next item's index follows the commits while items that were pulled before wait to be dispatched."""
+    note = Session.note
+
+    def counting(session: Session, fact: Any, now_s: float) -> None:
+        note(session, fact, now_s)
+        if isinstance(fact, facts.BoundaryInteractionDispatched) and fact.item_index is not None:
+            session.next_index = fact.item_index + 1
+
+    return [(Session, "note", counting)]
+
+
+def _read_on_after_failure() -> list[Swap]:
+    """A stream that failed is read on, and seems to have ended."""
+    open_session, on_pulled = CoreTask._open_session, CoreTask._on_pulled  # noqa: SLF001
+
+    def opening(task: CoreTask, unit_id: str) -> None:
+        open_session(task, unit_id)
+        session = task._sessions.get(unit_id)  # noqa: SLF001
+        if session is not None:
+            session.__class__ = _Stubborn
+
+    def pulled(task: CoreTask, what: Any, record: Any, outputs: Any) -> Any:
+        execution = task._execution(what.session.execution_id)  # noqa: SLF001
+        if execution is not None and execution.status is ExecutionStatus.WAIT_RETRY:
+            unit = task._unit(what.session.unit_id)  # noqa: SLF001
+            assert unit is not None
+            return dispatch_items(
+                what.session.step, execution, unit, what.first_index, what.items, (), ended=what.ended, now_ms=execution.updated_at_ms
+            )
+        return on_pulled(task, what, record, outputs)
+
+    return [(CoreTask, "_open_session", opening), (CoreTask, "_on_pulled", pulled)]
+
+
+class _Stubborn(Session):
+    """Keeps its stream whatever happens."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name != "stream" or value is not None:
+            super().__setattr__(name, value)
+
+
+def _forget_local_work() -> list[Swap]:
+    """Local work counts as over when its job ends, not when its result is decided: it is started again in between."""
+    finished = CoreTask.finished
+    ends = (SegmentEnded, SegmentBroke, OutputPublished, PublicationBroke, ResultCollected)
+
+    def forgetting(task: CoreTask, job: Any) -> None:
+        finished(task, job)
+        for event in task._ready:  # noqa: SLF001
+            if isinstance(event.what, ends):
+                task._local.discard(event.what.execution_id)  # noqa: SLF001
+
+    return [(CoreTask, "finished", forgetting)]
+
+
+def _blame_the_content() -> list[Swap]:
+    """A batch that was aborted twice, for whatever reason, is bisected down to an innocent event, which is dead-lettered."""
+
+    def blames(loop: TransactionalLoop, error: Exception) -> bool:
+        return isinstance(error, TransactionAborted) and loop._aborts > 1  # noqa: SLF001
+
+    return [(TransactionalLoop, "_is_its_content", blames)]
+
+
+def _expire_over_backlog() -> list[Swap]:
+    """A deadline rings while answers that were there before it wait to be decided."""
+
+    def is_open(task: CoreTask) -> bool:
+        task._gate_ms = task._now()  # noqa: SLF001
+        return True
+
+    return [(CoreTask, "_deadline_gate_open", is_open)]
+
+
+def _type_by_the_branch() -> list[Swap]:
+    """What waits behind an await is read by the type of the branch that follows it."""
+
+    def item_type(pipeline: Pipeline, index: int) -> PayloadType:
+        return pipeline.output_type if index == len(pipeline.steps) else pipeline.steps[index].input
+
+    return [(Pipeline, "item_type", item_type)]
+
+
 PLANTS: Mapping[str, Callable[[], list[Swap]]] = {
     "skip-offsets": _skip_offsets,
     "offer-before-commit": _offer_before_commit,
     "count-a-duplicate": _count_a_duplicate,
     "rewind-after-unknown": _rewind_after_unknown,
+    "number-items-by-commits": _number_items_by_commits,
+    "read-on-after-failure": _read_on_after_failure,
+    "forget-local-work": _forget_local_work,
+    "blame-the-content": _blame_the_content,
+    "expire-over-backlog": _expire_over_backlog,
+    "type-by-the-branch": _type_by_the_branch,
 }
 
 

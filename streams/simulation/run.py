@@ -362,7 +362,7 @@ class World:
     def at(self, machine: Machine, step: int) -> None:
         """Before each numbered step of a commit."""
         role = self._stepping[-1][1]
-        if step <= 6 and role == "core":  # noqa: PLR2004 - step 7 releases offers
+        if step <= 6 and role == "core":
             self.check_offers(machine)
         if role not in self._armed or self._armed[role][0] != step:
             return
@@ -504,7 +504,7 @@ class World:
     def stall_machine(self) -> None:
         """A machine is not scheduled any more; its sessions end."""
         running = self.running()
-        if len(running) < 2:  # noqa: PLR2004 - somebody must go on
+        if len(running) < 2:
             return
         machine = self.rng.choice(running)
         machine.is_stalled = True
@@ -521,7 +521,7 @@ class World:
     def usurp(self) -> None:
         """A second process takes a machine's name; the first one learns of it when it is stepped."""
         running = self.running()
-        if not running or not self.scenario.static or len(self.machines) > 4 or self._away_for > 0:  # noqa: PLR2004
+        if not running or not self.scenario.static or len(self.machines) > 4 or self._away_for > 0:
             return
         first = self.rng.choice(running)
         self.say(f"{first.name}: a second process takes its name")
@@ -558,7 +558,7 @@ class World:
             quiet = 0 if moved else quiet + 1
             if moved:
                 pause_ms = 100
-            if quiet < 2:  # noqa: PLR2004 - a marker may need one more turn
+            if quiet < 2:
                 continue
             if self.ledger.is_over() and verdict.is_consumed(self):
                 return

@@ -19,8 +19,7 @@ from state.item import ItemRecord, ItemStatus
 from state.keys import PREFIXES, execution_key, item_key, prefix_span, unit_key
 from state.memory import MemoryStore, MemoryStoreFactory
 from state.unit import UnitRecord
-from streams.app import ensure_topics, verify_topics
-from streams.app import build_worker
+from streams.app import build_worker, ensure_topics, verify_topics
 from streams.changelog import Restore
 from streams.clock import ManualClock
 from streams.log import Record, TopicPartition
@@ -335,13 +334,9 @@ def _check_on_time(world: World, sent: Sent, stored_at_ms: int | None, refused: 
     if dispatched is None or stored_at_ms is None:
         return
     on_time = stored_at_ms < dispatched.deadline_ms
-    if on_time and not refused and sent.interaction_id in world.ledger.timed_out and sent.interaction_id not in world.ledger.held:
-        raise Violation(
-            f"{sent} was there at {stored_at_ms}, the deadline was {dispatched.deadline_ms}, and it timed out"
-        )
-    unit_closed = world.ledger.seen["BoundaryUnitClosed", dispatched.unit_id]
-    if on_time and refused and refused[0].reason == "late" and not unit_closed:
-        raise Violation(f"{sent} was on time and is refused as late")
+    late = not refused or refused[0].reason == "late"
+    if on_time and late and sent.interaction_id in world.ledger.timed_out and sent.interaction_id not in world.ledger.held:
+        raise Violation(f"{sent} was there at {stored_at_ms}, the deadline was {dispatched.deadline_ms}, and it timed out")
 
 
 # --- outputs -----------------------------------------------------------------------------------------------------------
@@ -505,7 +500,7 @@ class _Undisturbed:
             if all(execution_id in self.ledger.ended for execution_id in self._executions):
                 return
             quiet = 0 if moved else quiet + 1
-            if quiet > 2:  # noqa: PLR2004 - as in `World.come_to_rest`
+            if quiet > 2:
                 self.clock.advance(pause_ms)
                 pause_ms = min(pause_ms * 2, 30_000)
             elif moved:

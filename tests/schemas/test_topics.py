@@ -187,7 +187,8 @@ def test_readers_see_what_is_for_everybody_and_write_nothing() -> None:
 
 def test_the_provider_touches_its_two_topics_only() -> None:
     seen = {name: operations for (who, _, name), operations in GRANTED.items() if who == "provider"}
-    assert seen == {"bank.requests": ("READ", "DESCRIBE"), "bank.results": ("WRITE", "DESCRIBE")}
+    topics = {"bank.requests": ("READ", "DESCRIBE"), "bank.results": ("WRITE", "DESCRIBE")}
+    assert seen == {**topics, "pay-provider": ("READ", "DESCRIBE")}
 
 
 def test_nobody_but_workers_writes_facts_and_tables() -> None:
@@ -196,9 +197,9 @@ def test_nobody_but_workers_writes_facts_and_tables() -> None:
 
 
 def test_the_operator_commands_and_answers_through_topics() -> None:
-    assert GRANTED["operator", "TOPIC", "pay.commands"] == ("WRITE", "DESCRIBE")
-    assert GRANTED["operator", "TOPIC", "pay.completions"] == ("WRITE", "DESCRIBE")
-    assert ("operator", "TOPIC", "pay.items-changelog") not in GRANTED
+    assert GRANTED["operator", "TOPIC", "pay.commands"] == ("WRITE", "DESCRIBE", "DESCRIBE_CONFIGS")
+    assert GRANTED["operator", "TOPIC", "pay.completions"] == ("WRITE", "DESCRIBE", "DESCRIBE_CONFIGS")
+    assert GRANTED["operator", "TOPIC", "pay.items-changelog"] == ("READ", "DESCRIBE", "DESCRIBE_CONFIGS")
 
 
 def test_workers_have_every_topic_their_groups_and_their_transactions() -> None:

@@ -13,25 +13,18 @@ import structlog
 
 from schemas.envelopes import RequestEnvelope
 from streams.testing import Answer, TopologyTestDriver
+from tests.topologies.outside import SECRET
 
 HERE = Path(__file__).parent
-SECRET = "shop-secret-of-thirty-two-bytes!"
 CSV_PAYMENTS = HERE.parent.parent / "topologies" / "csv_payments" / "pipeline.yaml"
-
-
-SIGNED = ("steps.ask.await.correlation.strategy=signedResumeToken",)
-"""Answers to the small pipelines need the request's token."""
-
-
-def price(request: RequestEnvelope, amount: str = "1.50") -> dict[str, str]:
-    """The good answer to a request of the small pipelines."""
-    return {"sku": json.loads(bytes(request.request_payload))["sku"], "price": amount}
 
 
 class MakeDriver(Protocol):
     """Makes a driver of `pipelines/<name>.yaml`."""
 
-    def __call__(self, name: str, *, answer: Answer | None = None, sets: tuple[str, ...] = ()) -> TopologyTestDriver: ...
+    def __call__(
+        self, name: str, *, answer: Answer | None = None, sets: tuple[str, ...] = ()
+    ) -> TopologyTestDriver: ...
 
 
 @pytest.fixture(params=["live", "no-live"])

@@ -28,8 +28,7 @@ def offer(sku: str, price: str = "1.50") -> dict[str, str]:
 def only_accepted(driver: TopologyTestDriver, payload: Any) -> str:
     """An execution that is known, and whose first segment waits for the pool."""
     driver.run()
-    for pool in driver.worker.pools:
-        pool.held = True
+    driver.hold()
     execution: str = driver.submit(payload)
     for _ in range(5):
         driver.step()
@@ -38,8 +37,7 @@ def only_accepted(driver: TopologyTestDriver, payload: Any) -> str:
 
 
 def let_go(driver: TopologyTestDriver) -> None:
-    for pool in driver.worker.pools:
-        pool.held = False
+    driver.release()
     driver.run()
 
 
@@ -64,7 +62,11 @@ def test_an_answer_before_its_question(make: Any) -> None:
     assert dispatched.requested is False
     names = driver.fact_names(execution)
     assert names.count("BoundaryCompletionAdmitted") == 1
-    assert names.index("BoundaryCompletionHeld") < names.index("BoundaryUnitOpened") < names.index("BoundaryCompletionAdmitted")
+    assert (
+        names.index("BoundaryCompletionHeld")
+        < names.index("BoundaryUnitOpened")
+        < names.index("BoundaryCompletionAdmitted")
+    )
 
 
 def test_an_answer_before_one_of_many_questions(shop: Any) -> None:

@@ -14,18 +14,13 @@ from schemas import codec
 from schemas.envelopes import CancelCommand, ProviderCompletion, RequestEnvelope, SubmitCommand
 from schemas.errors import UsageError
 from schemas.identity import home_partition
+from tests.topologies.outside import SECRET, SIGNED, price
 
 if TYPE_CHECKING:
     from streams.testing import TopologyTestDriver
 
-SECRET = "shop-secret-of-thirty-two-bytes!"
-SIGNED = ("steps.ask.await.correlation.strategy=signedResumeToken",)
 BASKET = {"id": "b1", "lines": ["apple", "pear", "plum"]}
 LINE = {"basket": "b1", "sku": "apple"}
-
-
-def price(request: RequestEnvelope, amount: str = "1.50") -> dict[str, str]:
-    return {"sku": json.loads(bytes(request.request_payload))["sku"], "price": amount}
 
 
 def answer(driver: TopologyTestDriver, *requests: RequestEnvelope) -> None:
@@ -77,20 +72,21 @@ def test_cancel_while_the_source_is_being_read(shop: Any) -> None:
     """BEHAVIOUR 144: what is pulled afterwards is not sent."""
     driver = shop("items")
     driver.run()
-    for pool in driver.worker.pools:
-        pool.held = True
+    driver.hold()
     execution = driver.submit(BASKET)
     for _ in range(5):
         driver.step()
     driver.cancel(execution)
     for _ in range(5):
         driver.step()
-    for pool in driver.worker.pools:
-        pool.held = False
+    driver.release()
     driver.run()
     assert driver.status(execution) == "CANCELLED"
     assert driver.requests() == []
-    driver.send_raw("items.answered", json.dumps({"interactionId": f"{execution}.1.0", "responsePayload": {"sku": "a", "price": "1"}}).encode())
+    driver.send_raw(
+        "items.answered",
+        json.dumps({"interactionId": f"{execution}.1.0", "responsePayload": {"sku": "a", "price": "1"}}).encode(),
+    )
     driver.run()
     assert [refusal.reason for refusal in driver.refusals()] == ["cancelled"]
 
@@ -157,7 +153,13 @@ def test_garbage_on_every_topic_of_ours(make: Any) -> None:
     fact = codec.encode(CancelCommand("x", "y"))
     topics = (driver.names.commands, driver.names.completions, driver.names.continuations)
     for topic in topics:
-        for value in (b"garbage", b"", None, b"\xc3\x01" + b"\0" * 20, codec.encode(ProviderCompletion("e", "e.1.0", b"{}"))[:-3]):
+        for value in (
+            b"garbage",
+            b"",
+            None,
+            b"\xc3\x01" + b"\0" * 20,
+            codec.encode(ProviderCompletion("e", "e.1.0", b"{}"))[:-3],
+        ):
             driver.send_raw(topic, value, key=b"k")
     driver.send_raw(driver.names.completions, fact)
     driver.send_raw(driver.names.continuations, fact)
@@ -255,12 +257,27 @@ def test_no_reader_of_refusals_and_dead_letters_can_complete_what_is_open(shop: 
 def test_the_secret_is_nowhere(shop: Any, logged: list[Any]) -> None:
     """DESIGN 8.3, SURFACE `tokens`: not in a topic, a row, a log entry, a metric or a printed pipeline."""
     driver, _ = busy(shop)
-    every = [driver.names.facts, driver.names.refusals, driver.names.dlq, driver.names.commands, driver.names.completions]
-    every += [driver.names.replies, "items.asked", *(driver.names.changelog(table) for table in ("executions", "units", "interactions", "items"))]
+    every = [
+        driver.names.facts,
+        driver.names.refusals,
+        driver.names.dlq,
+        driver.names.commands,
+        driver.names.completions,
+    ]
+    every += [
+        driver.names.replies,
+        "items.asked",
+        *(driver.names.changelog(table) for table in ("executions", "units", "interactions", "items")),
+    ]
     for topic in every:
         for record in driver.records(topic):
             assert SECRET.encode() not in (record.value or b"")
-    printed = [repr(driver.pipeline), repr(driver.worker), repr(TokenSigner(active="k", keys={"k": SECRET.encode()})), json.dumps(logged, default=str)]
+    printed = [
+        repr(driver.pipeline),
+        repr(driver.worker),
+        repr(TokenSigner(active="k", keys={"k": SECRET.encode()})),
+        json.dumps(logged, default=str),
+    ]
     for text in (*printed, generate_latest(driver.worker.metrics.registry).decode()):
         assert SECRET not in text
         assert repr(SECRET.encode()) not in text

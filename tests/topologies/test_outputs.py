@@ -8,21 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.topologies.outside import answer, price
+
 if TYPE_CHECKING:
     from schemas.envelopes import RequestEnvelope
     from streams.testing import TopologyTestDriver
 
 LINES = ["apple", "pear", "plum"]
-
-
-def price(request: RequestEnvelope, amount: str = "1.50") -> dict[str, str]:
-    return {"sku": json.loads(bytes(request.request_payload))["sku"], "price": amount}
-
-
-def answer(driver: TopologyTestDriver, *requests: RequestEnvelope) -> None:
-    for request in requests:
-        driver.complete(request, price(request))
-    driver.run()
 
 
 @pytest.fixture
@@ -47,9 +39,16 @@ def test_the_file_is_there_before_success(shop: Any, place: Path) -> None:
     driver, execution, target = files(shop, place)
     answer(driver, *reversed(driver.new_requests()))
     assert target.read_bytes() == GOOD
-    assert driver.fact_names(execution)[-4:] == ["TerminalPublicationPrepared", "TerminalPublicationCompleted", "BoundaryUnitClosed", "RunSucceeded"]
+    assert driver.fact_names(execution)[-4:] == [
+        "TerminalPublicationPrepared",
+        "TerminalPublicationCompleted",
+        "BoundaryUnitClosed",
+        "RunSucceeded",
+    ]
     assert len({fact.at_ms for fact in driver.facts(execution)[-3:]}) == 1
-    assert driver.execution(execution).outputs == [str(target)]
+    row = driver.execution(execution)
+    assert row is not None
+    assert row.outputs == [str(target)]
     assert sorted(path.name for path in (place / "out").iterdir()) == ["b1.txt.out"], "no temporary file is left"
 
 
@@ -121,12 +120,12 @@ def test_a_crash_between_effect_and_fact_repeats_the_effect(shop: Any, place: Pa
     for request in driver.new_requests():
         driver.complete(request, price(request))
     for _ in range(100):
-        for pool in driver.worker.pools:
+        for pool in driver.pools:
             pool.held = driver.fact_names(execution)[-1] == "TerminalPublicationPrepared"
         driver.step()
-        if any(pool.held and pool.jobs for pool in driver.worker.pools):
+        if any(pool.held and pool.jobs for pool in driver.pools):
             break
-    (pool, *_) = [pool for pool in driver.worker.pools if pool.jobs]
+    (pool, *_) = [pool for pool in driver.pools if pool.jobs]
     pool.run_one()
     assert target.read_bytes() == GOOD
     driver.crash()
@@ -174,7 +173,10 @@ def test_outputs_are_grouped_by_a_field(shop: Any, place: Path) -> None:
 
 
 def out(driver: TopologyTestDriver) -> list[tuple[str, str]]:
-    return sorted(((record.key or b"").decode(), json.loads(record.value or b"")["sku"]) for record in driver.records("counter.out"))
+    return sorted(
+        ((record.key or b"").decode(), json.loads(record.value or b"")["sku"])
+        for record in driver.records("counter.out")
+    )
 
 
 def test_a_topic_in_and_a_topic_out(shop: Any) -> None:
@@ -212,7 +214,12 @@ def test_without_a_template_the_place_is_the_key(shop: Any) -> None:
 
 @pytest.mark.parametrize(
     ("value", "reason"),
-    [(None, "null-value"), (b"nonsense", "wrong-shape"), (b"{}", "wrong-shape"), (b'{"id": "b", "lines": [1]}', "wrong-shape")],
+    [
+        (None, "null-value"),
+        (b"nonsense", "wrong-shape"),
+        (b"{}", "wrong-shape"),
+        (b'{"id": "b", "lines": [1]}', "wrong-shape"),
+    ],
 )
 def test_a_source_record_that_is_no_input(shop: Any, value: bytes | None, reason: str) -> None:
     """CASES 79, 91: good, bad, good in one partition: both good ones run, the bad one is in the dead letters with its origin."""
@@ -223,7 +230,12 @@ def test_a_source_record_that_is_no_input(shop: Any, value: bytes | None, reason
     answer(driver, *driver.new_requests())
     assert [key for key, _ in out(driver)] == ["apple", "pear"]
     (letter,) = driver.dead_letters()
-    assert (letter.reason, letter.origin_topic, letter.origin_partition, letter.origin_offset) == (reason, "counter.in", 1, 2)
+    assert (letter.reason, letter.origin_topic, letter.origin_partition, letter.origin_offset) == (
+        reason,
+        "counter.in",
+        1,
+        2,
+    )
 
 
 def test_a_crash_after_any_turn_writes_each_output_once(make: Any) -> None:

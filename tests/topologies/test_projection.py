@@ -6,12 +6,12 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from streams.testing import InlinePool, TopologyTestDriver
+from tests.topologies.outside import SECRET
 from topologies.loading import load_pipeline
 
 if TYPE_CHECKING:
     from schemas.envelopes import RequestEnvelope
 
-SECRET = "shop-secret-of-thirty-two-bytes!"
 BASKET = {"id": "b1", "lines": ["apple", "pear"]}
 
 
@@ -29,7 +29,10 @@ def test_the_stored_request_is_what_the_answer_is_joined_to(shop: Any) -> None:
         answer = {"interactionId": request.interaction_id, "actor": "ann", "responsePayload": {"price": f"{number}.5"}}
         driver.send_raw("projected.answered", json.dumps(answer).encode())
     driver.run()
-    assert [(receipt["sku"], receipt["price"]) for receipt in driver.result(execution)] == [("apple@ann", "0.5"), ("pear@ann", "1.5")]
+    assert [(receipt["sku"], receipt["price"]) for receipt in driver.result(execution)] == [
+        ("apple@ann", "0.5"),
+        ("pear@ann", "1.5"),
+    ]
 
 
 def test_a_projector_that_raises_leaves_the_item_open(shop: Any, script: Any) -> None:
@@ -104,7 +107,7 @@ def early(make: Any, basket: dict[str, Any]) -> tuple[TopologyTestDriver, str, I
     """The source is not pulled yet, and an answer for its first item waits to be shaped."""
     driver = make("projected")
     driver.run()
-    pool = driver.worker.pools[0]
+    pool = driver.pools[0]
     pool.held = True
     execution = driver.submit(basket)
     for _ in range(5):
@@ -135,7 +138,10 @@ def test_an_early_answer_is_projected_when_its_step_is_reached(make: Any, script
     assert request.item_index == 1
     driver.complete(request, {"price": "8"})
     driver.run()
-    assert [(receipt["sku"], receipt["price"]) for receipt in driver.result(execution)] == [("apple", "7"), ("pear", "8")]
+    assert [(receipt["sku"], receipt["price"]) for receipt in driver.result(execution)] == [
+        ("apple", "7"),
+        ("pear", "8"),
+    ]
     assert script.calls.count(("project", "apple")) == 1
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from schemas import codec, limits
 from schemas.envelopes import ProviderCompletion, RequestEnvelope
+from tests.topologies.outside import SIGNED, price
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,13 +18,8 @@ if TYPE_CHECKING:
     from streams.log import Record
     from streams.testing import TopologyTestDriver
 
-SIGNED = ("steps.ask.await.correlation.strategy=signedResumeToken",)
 BASKET = {"id": "b1", "lines": ["apple", "pear", "plum"]}
 ANSWERED = "items.answered"
-
-
-def price(request: RequestEnvelope, amount: str = "1.50") -> dict[str, str]:
-    return {"sku": json.loads(bytes(request.request_payload))["sku"], "price": amount}
 
 
 @pytest.fixture
@@ -37,7 +33,9 @@ def asked(shop: Any) -> tuple[TopologyTestDriver, str, list[RequestEnvelope]]:
     return driver, execution, requests
 
 
-def finish(driver: TopologyTestDriver, execution: str, requests: list[RequestEnvelope], *, skus: str = "apple pear plum") -> None:
+def finish(
+    driver: TopologyTestDriver, execution: str, requests: list[RequestEnvelope], *, skus: str = "apple pear plum"
+) -> None:
     """Good answers to these requests end the execution well, with everything in input order."""
     for request in requests:
         driver.complete(request, price(request))
@@ -45,7 +43,12 @@ def finish(driver: TopologyTestDriver, execution: str, requests: list[RequestEnv
     assert driver.status(execution) == "SUCCEEDED", driver.execution(execution)
     assert [receipt["sku"] for receipt in driver.result(execution)] == skus.split()
     names = Counter(driver.fact_names(execution))
-    assert names["BoundaryCompletionAdmitted"] == names["ContinuationCompleted"] == names["BoundaryInteractionDispatched"] == 3
+    assert (
+        names["BoundaryCompletionAdmitted"]
+        == names["ContinuationCompleted"]
+        == names["BoundaryInteractionDispatched"]
+        == 3
+    )
     assert driver.dead_letters() == [letter for letter in driver.dead_letters() if letter.kind == "record"]
 
 
@@ -59,7 +62,12 @@ def origin(record: Record) -> tuple[str, str, str]:
 
 
 def envelope(request: RequestEnvelope, payload: Any, **changes: Any) -> bytes:
-    made = {"interactionId": request.interaction_id, "resumeToken": request.resume_token, "responsePayload": payload, **changes}
+    made = {
+        "interactionId": request.interaction_id,
+        "resumeToken": request.resume_token,
+        "responsePayload": payload,
+        **changes,
+    }
     return json.dumps({name: value for name, value in made.items() if value is not ...}).encode()
 
 
@@ -145,10 +153,17 @@ def _tampered(token: str) -> str:
         pytest.param(lambda _mine, _other: ..., id="missing"),
     ],
 )
-def test_an_answer_without_proof_is_refused_and_the_item_stays_open(asked: Any, token: Callable[[str, str], Any]) -> None:
+def test_an_answer_without_proof_is_refused_and_the_item_stays_open(
+    asked: Any, token: Callable[[str, str], Any]
+) -> None:
     """BEHAVIOUR 55, 58, 59, 63, CASES 95, DESIGN 8.3: refused, no fact, row untouched; the good answer is admitted afterwards."""
     driver, execution, requests = asked
-    driver.send_raw(ANSWERED, envelope(requests[1], price(requests[1]), resumeToken=token(requests[1].resume_token, requests[0].resume_token)))
+    driver.send_raw(
+        ANSWERED,
+        envelope(
+            requests[1], price(requests[1]), resumeToken=token(requests[1].resume_token, requests[0].resume_token)
+        ),
+    )
     driver.run()
     (refusal,) = driver.refusals()
     assert (refusal.reason, refusal.owner) == ("bad-token", "shop-desk")
@@ -160,7 +175,9 @@ def test_an_answer_without_proof_is_refused_and_the_item_stays_open(asked: Any, 
 def test_a_token_that_went_round_the_ingress_is_judged_by_the_core_too(asked: Any) -> None:
     """DESIGN 4, 8.3: the core judges the token itself; a record written to `completions` directly gains nothing."""
     driver, execution, requests = asked
-    forged = ProviderCompletion(execution, requests[1].interaction_id, b'{"sku":"pear","price":"0.01"}', requests[0].resume_token)
+    forged = ProviderCompletion(
+        execution, requests[1].interaction_id, b'{"sku":"pear","price":"0.01"}', requests[0].resume_token
+    )
     driver.send_raw(driver.names.completions, codec.encode(forged), key=execution.encode())
     driver.run()
     assert [refusal.reason for refusal in driver.refusals()] == ["bad-token"]
@@ -195,7 +212,11 @@ def test_poison_goes_to_the_dead_letters_and_its_neighbours_go_on(asked: Any, ki
     driver.run()
     (letter,) = driver.dead_letters()
     assert (letter.kind, letter.reason, letter.key) == ("record", reason, b"a key")
-    assert (letter.origin_topic, letter.origin_partition, letter.origin_offset) == (ANSWERED, 1, 2)  # a marker follows each record
+    assert (letter.origin_topic, letter.origin_partition, letter.origin_offset) == (
+        ANSWERED,
+        1,
+        2,
+    )  # a marker follows each record
     assert letter.value_length == len(value or b"")
     assert len(letter.value or b"") <= limits.DEAD_LETTER_BYTES_MAX
     (record,) = driver.records(driver.names.dlq)
@@ -235,7 +256,18 @@ def test_a_wrong_shape_is_refused_and_the_item_stays_open(asked: Any, payload: A
 # --- who is meant --------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("named", ["nobody", "{execution}.7.0", "{execution}.1.u", "{execution}.0.0", "{stranger}.1.0", "{execution}.1.99", "9" * 5000])
+@pytest.mark.parametrize(
+    "named",
+    [
+        "nobody",
+        "{execution}.7.0",
+        "{execution}.1.u",
+        "{execution}.0.0",
+        "{stranger}.1.0",
+        "{execution}.1.99",
+        "9" * 5000,
+    ],
+)
 def test_an_answer_for_nobody_is_refused_as_unknown(shop: Any, named: str) -> None:
     """BEHAVIOUR 36 to 39, CASES 13: unknown is said aloud, in the refusals and a metric; no fact, nothing else happens."""
     driver = shop("items")
@@ -245,7 +277,9 @@ def test_an_answer_for_nobody_is_refused_as_unknown(shop: Any, named: str) -> No
     stranger = "00000000-0000-5000-8000-000000000000"
     interaction = named.format(execution=execution, stranger=stranger)
     facts = driver.fact_names()
-    driver.send_raw(ANSWERED, json.dumps({"interactionId": interaction, "responsePayload": price(requests[0])}).encode())
+    driver.send_raw(
+        ANSWERED, json.dumps({"interactionId": interaction, "responsePayload": price(requests[0])}).encode()
+    )
     driver.run()
     assert [refusal.reason for refusal in driver.refusals()] == ["unknown"]
     assert driver.fact_names() == facts
@@ -279,7 +313,10 @@ def test_a_bare_answer_with_the_echoed_headers_is_taken(asked: Any) -> None:
     """SURFACE 'Topics and envelopes': a business value alone, with the request's two headers."""
     driver, execution, requests = asked
     for request in requests:
-        echoed = [("kawait-interaction-id", request.interaction_id.encode()), ("kawait-resume-token", (request.resume_token or "").encode())]
+        echoed = [
+            ("kawait-interaction-id", request.interaction_id.encode()),
+            ("kawait-resume-token", (request.resume_token or "").encode()),
+        ]
         driver.send_raw(ANSWERED, json.dumps(price(request)).encode(), headers=[*echoed, ("x-own", b"\xff")])
     driver.run()
     assert driver.status(execution) == "SUCCEEDED"
@@ -288,7 +325,9 @@ def test_a_bare_answer_with_the_echoed_headers_is_taken(asked: Any) -> None:
 def test_an_answer_may_name_its_correlation_id(asked: Any) -> None:
     """BEHAVIOUR 34: `correlationId` alone resolves too."""
     driver, execution, requests = asked
-    driver.send_raw(ANSWERED, envelope(requests[0], price(requests[0]), interactionId=..., correlationId=requests[0].correlation_id))
+    driver.send_raw(
+        ANSWERED, envelope(requests[0], price(requests[0]), interactionId=..., correlationId=requests[0].correlation_id)
+    )
     driver.run()
     assert driver.fact_names(execution).count("BoundaryCompletionAdmitted") == 1
     finish(driver, execution, requests[1:])
@@ -349,7 +388,12 @@ def test_an_answer_that_never_comes_fails_the_execution_once(asked: Any) -> None
     assert names[-3:] == ["InteractionTimedOut", "BoundaryUnitClosed", "RunFailed"]
     assert names.count("InteractionTimedOut") == 1
     (letter,) = driver.dead_letters()
-    assert (letter.kind, letter.reason, letter.execution_id, letter.step_id) == ("execution", "AWAIT_TIMEOUT", execution, "ask")
+    assert (letter.kind, letter.reason, letter.execution_id, letter.step_id) == (
+        "execution",
+        "AWAIT_TIMEOUT",
+        execution,
+        "ask",
+    )
     (reply,) = [reply for reply in driver.replies() if reply.status == "FAILED"]
     assert reply.error_code == "AWAIT_TIMEOUT"
 

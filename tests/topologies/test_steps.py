@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from schemas.facts import ContinuationAttemptFailed, SegmentAttemptFailed
 from streams.pool import ThreadPool
+from tests.topologies.outside import answer
 
 if TYPE_CHECKING:
     from schemas.envelopes import RequestEnvelope
@@ -15,16 +16,6 @@ if TYPE_CHECKING:
 
 BASKET = {"id": "b1", "lines": ["apple", "pear", "plum"]}
 LINE = {"basket": "b1", "sku": "apple"}
-
-
-def price(request: RequestEnvelope) -> dict[str, str]:
-    return {"sku": json.loads(bytes(request.request_payload))["sku"], "price": "1.50"}
-
-
-def answer(driver: TopologyTestDriver, *requests: RequestEnvelope) -> None:
-    for request in requests:
-        driver.complete(request, price(request))
-    driver.run()
 
 
 def test_a_step_is_tried_again_on_time(make: Any, script: Any) -> None:
@@ -60,7 +51,12 @@ def test_a_step_that_keeps_failing_is_dead_lettered_once(make: Any, script: Any,
     assert script.count("check") == 3
     assert driver.fact_names(execution)[-1] == "RunFailed"
     (letter,) = driver.dead_letters()
-    assert (letter.kind, letter.execution_id, letter.step_id, letter.reason) == ("execution", execution, "check", "STEP_FAILED")
+    assert (letter.kind, letter.execution_id, letter.step_id, letter.reason) == (
+        "execution",
+        execution,
+        "check",
+        "STEP_FAILED",
+    )
     assert "number 2" in letter.detail
     assert json.loads(letter.value or b"") == LINE
     (record,) = driver.records(driver.names.dlq)
@@ -158,7 +154,11 @@ def test_a_suffix_that_keeps_failing_fails_the_parent_once(shop: Any, script: An
     assert script.calls.count(("receipt", "pear")) == 3
     assert driver.fact_names(execution)[-3:] == ["ContinuationAttemptFailed", "BoundaryUnitClosed", "RunFailed"]
     (letter,) = driver.dead_letters()
-    assert (letter.kind, letter.reason, letter.execution_id) == ("execution", "AWAIT_ITEM_CONTINUATION_FAILED", execution)
+    assert (letter.kind, letter.reason, letter.execution_id) == (
+        "execution",
+        "AWAIT_ITEM_CONTINUATION_FAILED",
+        execution,
+    )
     assert "item 1" in letter.detail
     answer(driver, requests[2])
     assert [refusal.reason for refusal in driver.refusals()] == ["late"]

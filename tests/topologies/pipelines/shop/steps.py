@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import AsyncIterator, Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,19 @@ def receipt(offer: Offer) -> Receipt:
     return Receipt(sku=offer.sku, price=offer.price)
 
 
+async def receipt_later(offer: Offer) -> Receipt:
+    """As `receipt`, by way of an event loop."""
+    await asyncio.sleep(0)
+    return receipt(offer)
+
+
+async def split_later(basket: Basket) -> AsyncIterator[Line]:
+    """As `split`, by way of an event loop."""
+    for line in split(basket):
+        await asyncio.sleep(0)
+        yield line
+
+
 def receipts(offer: Offer) -> Iterator[Receipt]:
     """None for a free offer, two for a dear one."""
     script.play("receipts", offer.sku)
@@ -53,7 +67,9 @@ def again(offer: Offer) -> Line:
 
 def total(receipts: list[Receipt]) -> Total:
     script.play("total", str(len(receipts)))
-    return Total(skus=[receipt.sku for receipt in receipts], price=sum((receipt.price for receipt in receipts), Decimal(0)))
+    return Total(
+        skus=[receipt.sku for receipt in receipts], price=sum((receipt.price for receipt in receipts), Decimal(0))
+    )
 
 
 class Joined:
