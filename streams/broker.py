@@ -147,6 +147,14 @@ def _node_properties(directory: Path, client_port: int, controller_port: int) ->
     }
 
 
+def _filled(properties: Mapping[str, str], values: Mapping[str, str]) -> dict[str, str]:
+    """Return properties with each placeholder's value in its place."""
+    filled = dict(properties)
+    for placeholder, value in values.items():
+        filled = {name: text.replace(placeholder, value) for name, text in filled.items()}
+    return filled
+
+
 def _sweep(parent: Path) -> None:
     """Remove directories of brokers whose owner was killed: nobody holds their lock any more."""
     for directory in parent.glob(DIRECTORY_PREFIX + "*"):
@@ -163,6 +171,7 @@ class ThrowawayBroker:
 
     Args:
         properties: server properties laid over the built-in ones, for example ``{"message.max.bytes": "1000000"}``.
+            A value may name the node's ports as ``{client_port}`` and ``{controller_port}``.
         directory: where data and log go; kept on `stop`. Default: a fresh temporary directory, removed on `stop`.
         report: called with a line of progress for a person.
     """
@@ -283,7 +292,8 @@ class ThrowawayBroker:
         classpath = os.pathsep.join(str(jar) for jar in resolve_kafka(self._report))
         self._claim_directory()
         self._ports = (_free_port(), _free_port())
-        settings = {**_node_properties(self.directory, *self._ports), **self._overrides}
+        ports = {"{client_port}": str(self._ports[0]), "{controller_port}": str(self._ports[1])}
+        settings = {**_node_properties(self.directory, *self._ports), **_filled(self._overrides, ports)}
         config = self.directory / "server.properties"
         config.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         tool = [java, *TOOL_FLAGS, *LOG_FLAGS, "-cp", classpath, "kafka.tools.StorageTool"]

@@ -13,6 +13,7 @@ from collections.abc import Mapping, MutableMapping
 from typing import Any, Literal
 
 import structlog
+import structlog.tracebacks
 
 LogFormat = Literal["text", "json"]
 
@@ -69,7 +70,12 @@ def hide_secrets(_logger: object, _method: str, event: MutableMapping[str, Any])
 
 def _rendering(log_format: LogFormat) -> list[Any]:
     if log_format == "json":
-        return [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer(sort_keys=False, default=str)]
+        # Places only: the values of variables may be tokens and payloads.
+        places_only = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+        return [
+            structlog.processors.ExceptionRenderer(places_only),
+            structlog.processors.JSONRenderer(sort_keys=False, default=str),
+        ]
     return [
         structlog.dev.ConsoleRenderer(
             colors=sys.stderr.isatty(),

@@ -9,7 +9,6 @@ from collections import Counter
 from typing import Any
 
 from schemas import codec, facts
-from schemas.envelopes import RequestEnvelope
 from schemas.facts import Fact
 from schemas.identity import home_partition, interaction_id
 from state.execution import ExecutionRecord
@@ -24,8 +23,6 @@ from streams.simulation.scenario import Say, Scenario
 
 ENDINGS = (facts.RunSucceeded, facts.RunFailed, facts.RunCancelled)
 AFTER_THE_END = (facts.CompletionRefused,)
-
-__all__ = ["Ledger", "RequestEnvelope", "Violation"]
 
 
 class Violation(AssertionError):

@@ -12,7 +12,6 @@ from state.memory import MemoryStoreFactory
 from streams.app import ROLES, Worker, build_worker
 from streams.clock import ManualClock
 from streams.core import CoreTask
-from streams.log import TopicPartition
 from streams.loop import TransactionalLoop
 from streams.memory_log import MemoryGroupConsumer, MemoryLog
 from streams.metrics import Metrics
@@ -179,17 +178,3 @@ def task_insides(task: CoreTask) -> tuple[Any, Any, Any]:
 def is_idle(task: CoreTask) -> bool:
     """Nothing of the task is queued."""
     return not (task._ready or task._inbox or task._shaping or task._sweeping or task._local or task._after)  # noqa: SLF001
-
-
-__all__ = [
-    "Disks",
-    "HeldPool",
-    "Killed",
-    "Machine",
-    "QuietMetrics",
-    "TopicPartition",
-    "consumer_of",
-    "is_idle",
-    "task_insides",
-    "transactional_id_of",
-]

@@ -241,7 +241,14 @@ class Outside:
         payload = self._payload(step, request, self._rng.choice((0, 0, 1)))
         if step.projection is not None and self._rng.random() < 0.3:
             payload["value"] = self._scenario.author.REFUSED
-        self._send(step, iid, payload, None, "judged", proven=not step.needs_token and payload["value"] != self._scenario.author.REFUSED)
+        self._send(
+            step,
+            iid,
+            payload,
+            None,
+            "judged",
+            proven=not step.needs_token and payload["value"] != self._scenario.author.REFUSED,
+        )
 
     def _unknown(self) -> None:
         step = self._rng.choice(self._pipeline.await_steps)

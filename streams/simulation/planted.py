@@ -68,7 +68,7 @@ def _count_a_duplicate() -> list[Swap]:
             return [Append(again)]
         return decisions
 
-    table = {
+    table: dict[Any, Any] = {
         **interaction.TRANSITIONS,
         (InteractionStatus.COMPLETED, facts.BoundaryCompletionAdmitted): InteractionStatus.COMPLETED,
     }
@@ -119,7 +119,14 @@ def _read_on_after_failure() -> list[Swap]:
             unit = task._unit(what.session.unit_id)  # noqa: SLF001
             assert unit is not None
             return dispatch_items(
-                what.session.step, execution, unit, what.first_index, what.items, (), ended=what.ended, now_ms=execution.updated_at_ms
+                what.session.step,
+                execution,
+                unit,
+                what.first_index,
+                what.items,
+                (),
+                ended=what.ended,
+                now_ms=execution.updated_at_ms,
             )
         return on_pulled(task, what, record, outputs)
 
@@ -145,7 +152,7 @@ def _forget_local_work() -> list[Swap]:
             if isinstance(event.what, ends):
                 task._local.discard(event.what.execution_id)  # noqa: SLF001
 
-    return [(CoreTask, "finished", forgetting)]
+    return [(CoreTask, "finished", forgetting), (CoreTask, "_note_local_end", lambda _task, _event: None)]
 
 
 def _blame_the_content() -> list[Swap]:

@@ -11,6 +11,7 @@ process takes its partitions, its transaction times out, and then it goes on as 
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
 import traceback
 from collections import Counter
@@ -25,7 +26,7 @@ import structlog
 
 from schemas import codec
 from schemas.envelopes import CancelCommand
-from schemas.errors import InstanceFenced, LogUnavailable
+from schemas.errors import InstanceFenced
 from schemas.identity import home_partition
 from schemas.topics import topic_name
 from state.interaction import InteractionStatus
@@ -37,7 +38,7 @@ from streams.memory_log import MemoryLog
 from streams.names import Names
 from streams.simulation import verdict
 from streams.simulation.ledger import Ledger, Violation
-from streams.simulation.machines import Killed, Machine, consumer_of, is_idle, task_insides, transactional_id_of
+from streams.simulation.machines import Killed, Machine, consumer_of, task_insides, transactional_id_of
 from streams.simulation.outside import Outside
 from streams.simulation.scenario import PROJECT, Scenario, bounded, draw
 from streams.submitting import send
@@ -122,7 +123,8 @@ def quiet_logs() -> Iterator[list[dict[str, Any]]]:
     taken: list[dict[str, Any]] = []
 
     def take(_logger: Any, _method: str, event: Any) -> Any:
-        taken.append(dict(event))
+        known = {"exc_info": repr(sys.exc_info()[1])} if event.get("exc_info") else {}
+        taken.append({**event, **known})
         raise structlog.DropEvent
 
     structlog.configure(processors=[take])
@@ -166,6 +168,7 @@ class World:
         self._stepping: list[tuple[Machine, str]] = []
         self._away_for = 0
         self._is_peace = False
+        self._found: Violation | None = None
         self._moves = self._weighted_moves()
 
     def say(self, text: str) -> None:
@@ -196,6 +199,8 @@ class World:
 
     def watch(self) -> None:
         """What must hold after every move."""
+        if self._found is not None:
+            raise self._found
         if self._away_for == 0:
             self.ledger.follow()
         for event in self._logs[self._logs_read :]:
@@ -362,8 +367,12 @@ class World:
     def at(self, machine: Machine, step: int) -> None:
         """Before each numbered step of a commit."""
         role = self._stepping[-1][1]
-        if step <= 6 and role == "core":
-            self.check_offers(machine)
+        if step <= 6 and role == "core":  # step 7 releases offers
+            try:
+                self.check_offers(machine)
+            except Violation as found:  # the loop would take it for an event that cannot be decided
+                self._found = found
+                raise Killed from found
         if role not in self._armed or self._armed[role][0] != step:
             return
         _, what = self._armed.pop(role)
@@ -371,6 +380,9 @@ class World:
         if what == "kill":
             self.coverage.kills[role, step] += 1
             raise Killed
+        if what == "break":
+            self.coverage.faults["broken after the commit"] += 1
+            raise RuntimeError("broken by the simulation")
         self.coverage.stalls[role, step] += 1
         self._stall_in_commit(machine, role)
 
@@ -413,8 +425,11 @@ class World:
         self.say(f"{machine.name}: goes on")
 
     def arm_kill(self) -> None:
-        """The next loop of a role that comes to a step is killed there."""
-        self._arm("kill")
+        """The next loop of a role that comes to a step is killed there; seldom it only raises, once the batch is committed."""
+        if self.rng.random() < 0.1:
+            self._armed[self.rng.choice(("core", "ingress"))] = self.rng.choice((6, 7)), "break"
+        else:
+            self._arm("kill")
 
     def arm_stall(self) -> None:
         """The next loop of a role that comes to a step stands still there for a while."""
@@ -589,6 +604,3 @@ class World:
         return {
             topic_name(self.scenario.pipeline.app, f"{table}-changelog"): prefix for prefix, table in TABLES.items()
         }
-
-
-__all__ = ["STEPS", "Coverage", "Failed", "LogUnavailable", "World", "is_idle", "quiet_logs", "simulate"]

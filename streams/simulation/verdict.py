@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from schemas import codec, facts, limits
-from schemas.envelopes import DeadLetter, ProviderCompletion, Refusal
+from schemas.envelopes import DeadLetter, ProviderCompletion, Refusal, Reply
 from schemas.identity import home_partition, interaction_id, parse_interaction_id
 from schemas.topics import CHANGELOG_DELETE_RETENTION_MS
 from state.execution import ExecutionRecord, ExecutionStatus
@@ -24,6 +25,7 @@ from streams.changelog import Restore
 from streams.clock import ManualClock
 from streams.log import Record, TopicPartition
 from streams.memory_log import MemoryLog
+from streams.names import Names
 from streams.segments import Suffix
 from streams.simulation.ledger import Ledger, Violation
 from streams.simulation.machines import QuietMetrics, consumer_of, is_idle, task_insides
@@ -31,7 +33,6 @@ from streams.simulation.outside import Outside, Sent
 from streams.simulation.scenario import OUTPUT_TOPIC, Scenario
 from streams.submitting import send
 from streams.testing import InlinePool
-from topologies.payload_list import join_payloads
 from topologies.pipeline import ObjectOutput, Pipeline, TopicOutput
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ def _check_waiting(world: World, task: Any) -> None:
     armed = {key[2:].decode().split(".")[0] for key in timers._due}  # noqa: SLF001
     serving = {session.execution_id for session in sessions.values() if session.is_ended or session.stream is not None}
     for key, _ in store.scan(*prefix_span("e")):
-        execution: ExecutionRecord = world.ledger.rows.get(key)
+        execution: ExecutionRecord | None = world.ledger.rows.get(key)
         if execution is not None and not execution.is_terminal and execution.execution_id not in armed | serving:
             raise Violation(f"{execution.execution_id} ({execution.status}) waits for nothing")
 
@@ -207,7 +208,6 @@ def describe_open(world: World) -> str:
 
 def check_endings(world: World) -> None:
     """Executions end as the scenario lets them; a dead one is in the dead letters, once."""
-    scenario = world.scenario
     letters = [
         value
         for record in records(world.log, world.names.dlq)
@@ -225,6 +225,16 @@ def check_endings(world: World) -> None:
             case _:
                 if dead[execution_id]:
                     raise Violation(f"{ending} has a dead letter")
+    replies = Counter(
+        (reply.execution_id, reply.status)
+        for record in records(world.log, world.names.replies)
+        if isinstance(reply := codec.decode(record.value), Reply)
+    )
+    for execution_id in world.ledger.ended:
+        execution = _execution(world.ledger, execution_id)
+        told = [status for name, status in replies.elements() if name == execution_id]
+        if told != [execution.status]:
+            raise Violation(f"{execution_id} ended as {execution.status}, and doors were told {told}")
     if any(letter.reason == "not-committable" for letter in letters):
         raise Violation(f"a dead letter is not-committable: {letters}")
 
@@ -335,8 +345,15 @@ def _check_on_time(world: World, sent: Sent, stored_at_ms: int | None, refused: 
         return
     on_time = stored_at_ms < dispatched.deadline_ms
     late = not refused or refused[0].reason == "late"
-    if on_time and late and sent.interaction_id in world.ledger.timed_out and sent.interaction_id not in world.ledger.held:
-        raise Violation(f"{sent} was there at {stored_at_ms}, the deadline was {dispatched.deadline_ms}, and it timed out")
+    if (
+        on_time
+        and late
+        and sent.interaction_id in world.ledger.timed_out
+        and sent.interaction_id not in world.ledger.held
+    ):
+        raise Violation(
+            f"{sent} was there at {stored_at_ms}, the deadline was {dispatched.deadline_ms}, and it timed out"
+        )
 
 
 # --- outputs -----------------------------------------------------------------------------------------------------------
@@ -345,7 +362,7 @@ def _check_on_time(world: World, sent: Sent, stored_at_ms: int | None, refused: 
 def check_items(world: World) -> None:
     """What is stored for an item is what its suffix makes of its completion, and of nothing else."""
     author, pipeline = world.scenario.author, world.scenario.pipeline
-    for (what, iid), _ in world.ledger.seen.items():
+    for what, iid in list(world.ledger.seen):
         if what != "continued":
             continue
         unit_id, _, index = iid.rpartition(".")
@@ -451,7 +468,7 @@ def _other_path(scenario: Scenario) -> Scenario:
     output = pipeline.output
     if isinstance(output, ObjectOutput):
         output = replace(output, location=Path(f"{output.location}-undisturbed"))
-    return replace(scenario, pipeline=replace(pipeline, steps=steps, output=output), silence=0.0)  # type: ignore[type-var]
+    return replace(scenario, pipeline=replace(pipeline, steps=steps, output=output), silence=0.0)
 
 
 class _Undisturbed:
@@ -476,10 +493,6 @@ class _Undisturbed:
             metrics=QuietMetrics(),
             make_pool=lambda: InlinePool(self.clock),
         )
-        from random import Random
-
-        from streams.names import Names
-
         self.ledger = Ledger(scenario, self.log, Names.of(pipeline.app), lambda _text: None)
         self._outside = Outside(scenario, self.log, Random(1), lambda _text: None)  # noqa: S311 - not used for anything secret
 
@@ -517,6 +530,3 @@ class _Undisturbed:
                 value = msgspec.json.decode(admitted.completion if admitted.answer is None else admitted.answer)
                 self._outside._send(asked.step, iid, value, asked.request.resume_token, "judged", proven=True)  # noqa: SLF001
         return bool(open_)
-
-
-__all__ = ["check", "check_tables", "check_waiting", "describe_open", "is_consumed", "join_payloads", "trim"]

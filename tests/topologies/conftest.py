@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any, Protocol
 import pytest
 import structlog
 
-from schemas.envelopes import RequestEnvelope
 from streams.testing import Answer, TopologyTestDriver
 from tests.topologies.outside import SECRET
 

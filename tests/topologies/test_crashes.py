@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,6 @@ import pytest
 from tests.topologies.outside import price
 
 if TYPE_CHECKING:
-    from schemas.envelopes import RequestEnvelope
     from streams.testing import TopologyTestDriver
 
 BASKET = {"id": "b1", "lines": ["apple", "pear", "plum", "quince"]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from schemas import limits
@@ -27,13 +28,15 @@ def died(driver: TopologyTestDriver, execution: str, reason: str, limit: str) ->
     assert f"limits.{limit}" in letter.detail
 
 
-def test_an_item_that_is_too_large_to_ask_about(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """DESIGN 8.11, CASES 88: its size and the limit are named; nothing of that batch is sent."""
+def test_an_item_that_is_too_large_to_ask_about(shop: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DESIGN 8.11, CASES 88: the item and the limit are named; nothing of that batch is sent."""
     monkeypatch.setattr(limits, "PAYLOAD_BYTES_MAX", 2_000)
-    driver = shop("items")
-    execution = driver.submit({"id": "b" * 1_000, "lines": ["x" * 978]})  # fits by a byte; the line made of it does not
+    (tmp_path / "b1.txt").write_text("apple\n" + "x" * 1_990)
+    driver = shop("files", sets=(f"input.location={tmp_path}", f"output.location={tmp_path / 'out'}"))
+    execution = driver.submit(file=tmp_path / "b1.txt")
     driver.run()
     died(driver, execution, "REQUEST_TOO_LARGE", "PAYLOAD_BYTES_MAX")
+    assert "item 1" in driver.dead_letters()[0].detail
     assert driver.requests() == []
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import structlog
 from prometheus_client import generate_latest
 
 from connectors.resume_token import TokenSigner
@@ -14,6 +16,8 @@ from schemas import codec
 from schemas.envelopes import CancelCommand, ProviderCompletion, RequestEnvelope, SubmitCommand
 from schemas.errors import UsageError
 from schemas.identity import home_partition
+from streams import logs
+from streams.logs import LogFormat
 from tests.topologies.outside import SECRET, SIGNED, price
 
 if TYPE_CHECKING:
@@ -300,3 +304,24 @@ def test_nothing_is_logged_above_info_when_strangers_misbehave(shop: Any, logged
     """Issue 3 'structured logs, quiet when all is well': refused and poison answers are in their topics and metrics, not in the logs."""
     busy(shop)
     assert [entry for entry in logged if entry["log_level"] in {"warning", "error", "critical", "exception"}] == []
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_a_traceback_shows_places_and_no_values(capsys: pytest.CaptureFixture[str], log_format: LogFormat) -> None:
+    """DESIGN 8.3: an error is logged with its lines, never with what was in its variables: they may be tokens and payloads."""
+    before, handlers, level = structlog.get_config(), logging.getLogger().handlers[:], logging.getLogger().level
+    logs.configure(log_format=log_format)
+    try:
+        payload = "hush" * 2  # a traceback shows this line, never what it gave
+        try:
+            raise ValueError(len(payload))
+        except ValueError:
+            structlog.get_logger().exception("it broke")
+    finally:
+        structlog.configure(**before)
+        logging.getLogger().handlers[:] = handlers
+        logging.getLogger().setLevel(level)
+    written = capsys.readouterr().err
+    assert "it broke" in written
+    assert "ValueError" in written
+    assert "hushhush" not in written

@@ -11,7 +11,6 @@ import pytest
 from tests.topologies.outside import answer, price
 
 if TYPE_CHECKING:
-    from schemas.envelopes import RequestEnvelope
     from streams.testing import TopologyTestDriver
 
 LINES = ["apple", "pear", "plum"]

@@ -180,3 +180,25 @@ def test_an_answer_shaped_while_its_request_was_made(make: Any, script: Any) -> 
     assert driver.fact_names(execution).count("BoundaryCompletionAdmitted") == 1
     assert len(driver.requests()) == 1
     assert driver.dead_letters() == []
+
+
+def test_a_refused_answer_that_overtook_its_request_sends_no_second_one(make: Any, script: Any) -> None:
+    """DESIGN 7 'exactly one request record per item': the request of this item did go out, so a refusal has nothing to send."""
+    driver, execution, pool = early(make, {"id": "b1", "lines": ["apple"]})
+    pool.run_one(1)  # shaped: there is no request yet
+    shaped = pool._done.pop()
+    pool.run_one(0)  # pulled
+    for _ in range(3):
+        driver.step()
+    script.failures["project", "apple"] = [ValueError("no")]
+    pool._done.append(shaped)
+    driver.release()
+    driver.run()
+    assert [refusal.reason for refusal in driver.refusals()] == ["wrong-shape"]
+    assert len(driver.requests()) == 1
+    driver.crash()
+    driver.run()
+    assert len(driver.requests()) == 1
+    driver.complete(driver.requests()[0], {"price": "8"})
+    driver.run()
+    assert driver.status(execution) == "SUCCEEDED"

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import json
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from schemas.facts import ContinuationAttemptFailed, SegmentAttemptFailed
 from streams.pool import ThreadPool
 from tests.topologies.outside import answer
-
-if TYPE_CHECKING:
-    from schemas.envelopes import RequestEnvelope
-    from streams.testing import TopologyTestDriver
 
 BASKET = {"id": "b1", "lines": ["apple", "pear", "plum"]}
 LINE = {"basket": "b1", "sku": "apple"}

@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from topologies.csv_payments.mock import PoisonRequest, answered_twice, parse, reply
@@ -51,6 +53,9 @@ def build_app(settings: ProviderSettings) -> faust.App:
         loop=asyncio.get_running_loop(),
         broker=[f"kafka://{server.strip()}" for server in settings.bootstrap.split(",")],
         store="memory://",
+        datadir=Path(tempfile.gettempdir())
+        / "kawait-faust"
+        / settings.group_id,  # the default is the working directory
         key_serializer="raw",
         value_serializer="raw",
         consumer_auto_offset_reset="earliest",

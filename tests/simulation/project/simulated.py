@@ -104,7 +104,7 @@ def answer(request: dict[str, Any], *, projected: bool, variant: int) -> dict[st
     good = (index + variant) % 3 != 0
     if projected:
         return {"good": good, "value": value}
-    common = {name: request[name] for name in ("name", "fails", "count") if name in request}
+    common: dict[str, Any] = {name: request[name] for name in ("name", "fails", "count") if name in request}
     return {"kind": "yes" if good else "no", "index": index, "value": value, **common}
 
 
