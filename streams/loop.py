@@ -601,6 +601,7 @@ class TransactionalLoop:
             producer.send_offsets(offsets, self._metadata)
             self._at(5)
             producer.commit(COMMIT_TIMEOUT_S)
+            self._is_committed = True
             self._metrics.committed(
                 self.name, done, self._clock.monotonic_s() - started_s, self._clock.monotonic_s() - begun_s
             )
@@ -609,7 +610,7 @@ class TransactionalLoop:
             self.positions.update(offsets)
         else:
             ends = {}
-        self._is_committed = True  # or there was nothing to commit: from here on the batch is done
+        self._is_committed = True  # also where there was nothing to commit: its work may have started
         for task in tasks:
             task.apply(changes[task], ends)
         self._at(7)

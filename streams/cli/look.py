@@ -82,7 +82,7 @@ def _show_execution(view: ExecutionView, *, as_json: bool) -> None:
         (
             ("execution", execution.execution_id),
             ("status", status_text(str(execution.status))),
-            ("step", f"{execution.step_index}, attempt {execution.attempt}"),
+            ("step", _step(execution)),
             ("parked at", execution.await_unit_id or "" if str(execution.status) == "WAITING_EXTERNAL" else ""),
             ("pipeline", execution.pipeline),
             ("tenant", execution.tenant_id if execution.tenant_id != "default" else ""),
@@ -102,6 +102,13 @@ def _show_execution(view: ExecutionView, *, as_json: bool) -> None:
             [_unit_row(unit) for unit in view.units],
             empty="",
         )
+
+
+def _step(execution: ExecutionRecord) -> str:
+    """Steps count from 0; one that succeeded stands behind its last."""
+    if str(execution.status) == "SUCCEEDED":
+        return f"all {execution.step_index} done"
+    return f"{execution.step_index}, attempt {execution.attempt}"
 
 
 def _error(execution: ExecutionRecord) -> Text:
