@@ -1,20 +1,20 @@
 """Instructions per row by stage, counted by valgrind: a figure that neither other load nor the clock of the machine moves.
 
-Two runs of different size on the test driver; the difference is what a row costs, without what starting costs. Callgrind sees C functions
-only, so each stage is called through a different function of the C library that calls back once (`CALLERS`): what callgrind
-counts below that function is the stage.
+Two runs of different size on the test driver; the difference is what a row costs, without what starting costs. Callgrind sees machine code
+only, so each stage is called from C through a callback of its own: what callgrind counts below the callback's address is the stage.
 """
 
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import wraps
@@ -27,8 +27,22 @@ from streams import core, loop, memory_log, segments, session
 
 SIZES = (300, 1_300)
 TIMEOUT_S = 300.0
-# Parts of a stage that are not the runtime's: they are named apart and taken off.
-WITHIN = {"core: produce": "driver: log takes records"}
+TOTAL = "total"
+LOG_STAGE = "driver: log takes records"
+COUNTED: dict[str, tuple[tuple[Any, str], ...]] = {
+    "pool: pull items from the source": ((session.SourceStream, "pull"),),
+    "pool: project and shape answers": ((core.CoreTask, "_project"),),
+    "pool: run suffixes": ((segments.Suffix, "run_chunk"),),
+    "pool: publish the output": ((core, "publish_object"),),
+    "core: decode records": ((core.CoreTask, "accept"),),
+    "core and ingress: decide": ((loop.TransactionalLoop, "_decide"),),
+    "core: encode and apply rows": ((core.CoreTask, "changes"), (core.CoreTask, "apply")),
+    "loop: produce": ((loop.TransactionalLoop, "_produce"),),
+    LOG_STAGE: ((memory_log.MemoryProducer, "produce"),),
+}
+"""Stage -> our functions that make it up."""
+WITHIN = {"loop: produce": LOG_STAGE}
+"""Stage -> another that runs inside it, and is taken off it."""
 
 
 class InstructionsFailed(RuntimeError):
@@ -46,103 +60,64 @@ class Instructions:
 
 # --- counting, in a process under valgrind ------------------------------------------------------------------------------------------
 
-_LIBC = ctypes.PyDLL(None)  # keeps the interpreter lock, as a plain call would
-_COMPARE = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
-_ACTION = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_int)
-_ONCE = ctypes.PYFUNCTYPE(None)
-_PHDR = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
-_CELL = ctypes.create_string_buffer(8)
-_ROOT = ctypes.c_void_p()
+
+class Gate:
+    """Calls functions through one C callback, whose address names them in callgrind's profile.
+
+    The callback is that of `bsearch` over one element, which compares once.
+    """
+
+    _libc = ctypes.PyDLL(None)  # keeps the interpreter lock, as a plain call would
+    _cell = ctypes.create_string_buffer(8)
+    _compare = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+
+    def __init__(self) -> None:
+        self._waiting: list[Callable[[], None]] = []
+        self._callback = self._compare(self._run)
+
+    @property
+    def address(self) -> int:
+        """Of the callback."""
+        return ctypes.cast(self._callback, ctypes.c_void_p).value or 0
+
+    def _run(self, _key: object, _element: object) -> int:
+        self._waiting.pop()()
+        return 0
+
+    def through(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, called through the callback."""
+
+        @wraps(function)
+        def run(*arguments: Any, **options: Any) -> Any:
+            results: list[Any] = []
+            errors: list[BaseException] = []
+
+            def call() -> None:
+                try:
+                    results.append(function(*arguments, **options))
+                except BaseException as error:
+                    errors.append(error)
+
+            self._waiting.append(call)
+            one = ctypes.c_size_t(1)
+            self._libc.bsearch(self._cell, self._cell, one, one, self._callback)
+            if errors:
+                raise errors[0]
+            return results[0]
+
+        return run
 
 
-def _bsearch(call: Callable[[], None]) -> None:
-    _LIBC.bsearch(_CELL, _CELL, ctypes.c_size_t(1), ctypes.c_size_t(1), _COMPARE(lambda _a, _b: call() or 0))
-
-
-def _lfind(call: Callable[[], None]) -> None:
-    count = ctypes.c_size_t(1)
-    _LIBC.lfind(_CELL, _CELL, ctypes.byref(count), ctypes.c_size_t(1), _COMPARE(lambda _a, _b: call() or 0))
-
-
-def _qsort(call: Callable[[], None]) -> None:
-    pair = ctypes.create_string_buffer(2)
-    _LIBC.qsort(pair, ctypes.c_size_t(2), ctypes.c_size_t(1), _COMPARE(lambda _a, _b: call() or 0))
-
-
-def _tree() -> Any:
-    if not _ROOT:
-        _LIBC.tsearch(_CELL, ctypes.byref(_ROOT), _COMPARE(lambda _a, _b: 0))
-    return _ROOT
-
-
-def _tfind(call: Callable[[], None]) -> None:
-    _LIBC.tfind(_CELL, ctypes.byref(_tree()), _COMPARE(lambda _a, _b: call() or 0))
-
-
-def _tsearch(call: Callable[[], None]) -> None:
-    _LIBC.tsearch(_CELL, ctypes.byref(_tree()), _COMPARE(lambda _a, _b: call() or 0))
-
-
-def _twalk(call: Callable[[], None]) -> None:
-    _LIBC.twalk(_tree(), _ACTION(lambda _node, _order, _depth: call()))
-
-
-def _pthread_once(call: Callable[[], None]) -> None:
-    once = ctypes.c_int(0)
-    _LIBC.pthread_once(ctypes.byref(once), _ONCE(call))
-
-
-def _dl_iterate_phdr(call: Callable[[], None]) -> None:
-    _LIBC.dl_iterate_phdr(_PHDR(lambda _info, _size, _data: call() or 1), None)
-
-
-CALLERS: dict[str, tuple[str, Callable[[Callable[[], None]], None], tuple[tuple[Any, str], ...]]] = {
-    "bsearch": ("pool: pull items from the source", _bsearch, ((session.SourceStream, "pull"),)),
-    "lfind": ("pool: project and shape answers", _lfind, ((core.CoreTask, "_project"),)),
-    "qsort": ("pool: run suffixes", _qsort, ((segments.Suffix, "run_chunk"),)),
-    "tfind": ("core and ingress: decide", _tfind, ((loop.TransactionalLoop, "_decide"),)),
-    "tsearch": ("core: decode records", _tsearch, ((core.CoreTask, "accept"),)),
-    "twalk": ("core: produce", _twalk, ((loop.TransactionalLoop, "_produce"),)),
-    "pthread_once": ("driver: log takes records", _pthread_once, ((memory_log.MemoryProducer, "produce"),)),
-    "dl_iterate_phdr": (
-        "core: encode and apply rows",
-        _dl_iterate_phdr,
-        ((core.CoreTask, "changes"), (core.CoreTask, "apply")),
-    ),
-}
-"""C function -> stage, how it calls back, what of ours is called through it."""
-
-
-def _through(caller: Callable[[Callable[[], None]], None], function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, called from within a C function."""
-
-    @wraps(function)
-    def run(*arguments: Any, **options: Any) -> Any:
-        results: list[Any] = []
-        errors: list[BaseException] = []
-
-        def call() -> None:
-            try:
-                results.append(function(*arguments, **options))
-            except BaseException as error:
-                errors.append(error)
-
-        caller(call)
-        if errors:
-            raise errors[0]
-        return results[0]
-
-    return run
-
-
-def run_counted(rows: int, folder: Path) -> None:
-    """Run the driver with every stage below its C function; this is what valgrind runs."""
+def run_counted(rows: int, folder: Path, addresses: Path) -> None:
+    """Run the driver with every stage behind its gate; this is what valgrind runs. Writes stage -> address as JSON."""
+    gates = {stage: Gate() for stage in COUNTED}
+    addresses.write_text(json.dumps({stage: gate.address for stage, gate in gates.items()}), encoding="utf-8")
     with ExitStack() as stack:
-        for _, caller, functions in CALLERS.values():
+        for stage, functions in COUNTED.items():
             for owner, attribute in functions:
                 original = getattr(owner, attribute)
                 stack.callback(setattr, owner, attribute, original)
-                setattr(owner, attribute, _through(caller, original))
+                setattr(owner, attribute, gates[stage].through(original))
         run_driver(rows, folder)
 
 
@@ -150,7 +125,7 @@ def run_counted(rows: int, folder: Path) -> None:
 
 
 def measure(folder: Path, sizes: tuple[int, int] = SIZES) -> Instructions:
-    """Count; takes a minute or two.
+    """Count, both sizes side by side; takes a minute or two.
 
     Raises:
         InstructionsFailed: valgrind is not on PATH, or a run broke off.
@@ -160,7 +135,10 @@ def measure(folder: Path, sizes: tuple[int, int] = SIZES) -> Instructions:
         raise InstructionsFailed("valgrind is not on PATH: install it to count instructions")
     with tempfile.TemporaryDirectory(prefix="kawait-bench-") as name:
         outs = [Path(name) / f"callgrind.{rows}" for rows in sizes]
-        running = [_start(valgrind, out, rows, folder / f"count-{rows}") for out, rows in zip(outs, sizes, strict=True)]
+        running = [
+            _start(valgrind, out, rows, (folder / f"count-{rows}").absolute())
+            for out, rows in zip(outs, sizes, strict=True)
+        ]
         try:
             said = [process.communicate(timeout=TIMEOUT_S)[1] for process in running]
         finally:
@@ -171,15 +149,18 @@ def measure(folder: Path, sizes: tuple[int, int] = SIZES) -> Instructions:
         for process, text in zip(running, said, strict=True):
             if process.returncode != 0:
                 raise InstructionsFailed(f"valgrind ended with {process.returncode}: {text[-800:]}")
-        small, large = (read_callgrind(out.read_text(encoding="utf-8", errors="replace")) for out in outs)
+        small, large = (_counted(out) for out in outs)
     return difference(small, large, sizes)
 
 
 def _start(valgrind: str, out: Path, rows: int, folder: Path) -> subprocess.Popen[str]:
-    code = f"from pathlib import Path; from bench.instructions import run_counted; run_counted({rows}, Path({str(folder)!r}))"
+    code = (
+        "import sys; from pathlib import Path; from bench.instructions import run_counted; "
+        "run_counted(int(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]))"
+    )
     counting = [valgrind, "--tool=callgrind", f"--callgrind-out-file={out}", "--cache-sim=no"]
     return subprocess.Popen(
-        [*counting, sys.executable, "-c", code],
+        [*counting, sys.executable, "-c", code, str(rows), str(folder), f"{out}.json"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -188,43 +169,54 @@ def _start(valgrind: str, out: Path, rows: int, folder: Path) -> subprocess.Pope
     )
 
 
-TOTAL = "total"
-_NAMED = re.compile(r"c?fn=\((\d+)\)(?: (.*))?")
+def _counted(out: Path) -> dict[str, int]:
+    addresses = json.loads(Path(f"{out}.json").read_text(encoding="utf-8"))
+    return read_callgrind(out.read_text(encoding="utf-8", errors="replace"), addresses)
 
 
-def read_callgrind(text: str) -> dict[str, int]:
-    """Instructions in all and below each of the C functions of `CALLERS`, from a profile in callgrind's format."""
+_CALLEE = re.compile(r"cfn=\((\d+)\)(?: (\S+))?")
+_NAME = re.compile(r"fn=\((\d+)\) (\S+)")
+
+
+def read_callgrind(text: str, addresses: Mapping[str, int]) -> dict[str, int]:
+    """Instructions in all, and below each address, from a profile in callgrind's format.
+
+    A call is three lines: `cfn=(id) name` (the name only the first time), `calls=...`, and `<line> <instructions below it>`.
+    """
+    stage_of = {f"0x{address:016x}": stage for stage, address in addresses.items()}
     names: dict[str, str] = {}
-    found = dict.fromkeys((TOTAL, *CALLERS), 0)
-    called, is_arc = "", False
+    found = dict.fromkeys((TOTAL, *addresses), 0)
+    callee, is_call = "", False
     for line in text.splitlines():
-        if line.startswith(("fn=", "cfn=")):
-            match = _NAMED.match(line)
+        if is_call:
+            is_call = False
+            stage = stage_of.get(names.get(callee, ""))
+            if stage is not None:
+                found[stage] += int(line.split()[-1])
+        elif line.startswith("cfn="):
+            match = _CALLEE.match(line)
             if match is not None:
-                number, name = match.groups()
-                if name:
-                    names[number] = _plain(name)
-                called = names.get(number, "") if line.startswith("c") else called
+                callee = match[1]
+                if match[2]:
+                    names[callee] = match[2].partition("'")[0]  # `'2`: the second of it on the stack
+        elif line.startswith("fn="):
+            match = _NAME.match(line)
+            if match is not None:
+                names[match[1]] = match[2].partition("'")[0]
         elif line.startswith("calls="):
-            is_arc = True
+            is_call = True
         elif line.startswith(("summary:", "totals:")):
             found[TOTAL] = max(found[TOTAL], int(line.split()[1]))
-        elif is_arc:
-            is_arc = False
-            if called in CALLERS:
-                found[called] += int(line.split()[-1])
     return found
 
 
-def _plain(name: str) -> str:
-    """`__tfind@@GLIBC_2.2.5'2` is tfind."""
-    return re.split(r"[@']", name)[0].lstrip("_")
-
-
-def difference(small: dict[str, int], large: dict[str, int], sizes: tuple[int, int]) -> Instructions:
+def difference(small: Mapping[str, int], large: Mapping[str, int], sizes: tuple[int, int]) -> Instructions:
     """What a row costs."""
     rows = sizes[1] - sizes[0]
-    stages = {stage: (large[name] - small[name]) / rows for name, (stage, _, _) in CALLERS.items()}
+    per_row = {name: (large[name] - small[name]) / rows for name in large}
     for outer, inner in WITHIN.items():
-        stages[outer] -= stages[inner]
-    return Instructions(sizes=sizes, per_row=(large[TOTAL] - small[TOTAL]) / rows, stages=stages)
+        if outer in per_row:
+            per_row[outer] -= per_row.get(inner, 0.0)
+    total = per_row.pop(TOTAL)
+    per_row["loop: the rest"] = total - sum(per_row.values())
+    return Instructions(sizes=sizes, per_row=total, stages=per_row)

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -214,13 +214,3 @@ def complaints_in(folder: Path) -> list[str]:
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines()
         if COMPLAINT.search(line)
     ]
-
-
-def cases(*, sizes: Sequence[int], window_rows: int, windows: Sequence[int], workers_rows: int, memory: Sequence[int]) -> list[Case]:
-    """Every case, by group."""
-    found = [Case(group="rows", rows=rows, live=live) for rows in sizes for live in (True, False)]
-    found += [Case(group="windows", rows=window_rows, window=window) for window in windows]
-    found += [Case(group="workers", rows=workers_rows, files=8, workers=workers) for workers in (1, 2)]
-    found += [Case(group="workers", rows=workers_rows, files=8, workers=2, live=False)]
-    found += [Case(group="memory", rows=rows, broker="memory", live=live) for rows in memory for live in (True, False)]
-    return found

@@ -446,7 +446,7 @@ class ObjectPublication:
         if there.sha256 != sha256:
             msg = (
                 f"{self._target} is there already with other content: {there.size:,} bytes, sha256 {there.sha256[:12]}..., "
-                f"instead of {self._size:,} bytes, sha256 {sha256[:12]}...; move it away and redrive the execution"
+                f"instead of {self._size:,} bytes, sha256 {sha256[:12]}...; move it away and submit the input once more, under another --key"
             )
             raise PublicationConflict(msg)
 

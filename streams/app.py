@@ -86,12 +86,16 @@ def verify_topics(pipeline: Pipeline, log: Log, *, timeout_s: float = TOPICS_TIM
     )
     known = log.topics([spec.name for spec in settings], timeout_s)
     problems: list[str] = []
+    missing: list[str] = []
     for spec in settings:
         state = known.get(spec.name)
         if state is None:
-            problems.append(f"topic {spec.name} does not exist; create it with `kawait topics {pipeline.path.name}`")
+            missing.append(spec.name)
         else:
             problems += mismatches(spec, state.partitions, state.config)
+    if missing:
+        named = f"{missing[0]} and {len(missing) - 1} more" if len(missing) > 1 else missing[0]
+        problems.append(f"missing topics: {named}; create them with `kawait topics {pipeline.path} --app {pipeline.app}`")
     if problems:
         raise TopicMismatch("\n".join(problems))
     return {name: state.topic_id for name, state in known.items()}

@@ -173,7 +173,7 @@ class ContinuationTask(StatelessTask):
         home = _home(what.execution_id, self._ctx.pipeline.partitions)
         outputs.add(self._ctx.names.completions, codec.encode(what), key=what.execution_id.encode(), partition=home)
 
-    def apply(self, rows: Mapping[bytes, bytes], ends: Mapping[TopicPartition, int]) -> None:
+    def apply(self, rows: Mapping[bytes, bytes | None], ends: Mapping[TopicPartition, int]) -> None:
         """The batch is committed: count it."""
         del rows, ends
         self._ctx.metrics.decided(self._counts)

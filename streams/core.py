@@ -14,6 +14,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,6 +81,7 @@ from streams.events import (
     RecordMisplaced,
     RecordPoisoned,
     ResultCollected,
+    RetentionContinued,
     SegmentBroke,
     SegmentEnded,
     SourceFailed,
@@ -136,7 +138,8 @@ ADVANCES_MAX = 20
 """Rounds of `advance` for one execution in one batch; more means that it does not settle: a bug, not a workload."""
 
 INBOX_MAX = 2 * limits.BATCH_RECORDS_MAX
-RESTORE_OPEN_SCAN = 1_000
+RETENTION_EVERY_MS = 3_600_000
+"""Pause between two passes over the executions for those that `retention.executions` lets go."""
 
 _home = lru_cache(maxsize=4_096)(home_partition)
 
@@ -243,6 +246,8 @@ class CoreTask:
         self._sweeping: dict[str, None] = {}
         self._rung: set[bytes] = set()
         self._gate: int | None = None
+        self._retention_at = prefix_span("e")[0]
+        self._retention_due_ms = context.clock.now_ms() + RETENTION_EVERY_MS
         self._gate_ms = 0
         self._counts: Counter[tuple[str, str]] = Counter()
         self._tally: defaultdict[type, int] = defaultdict(int)
@@ -444,6 +449,8 @@ class CoreTask:
             room -= len(event.what.items) if isinstance(event.what, ItemsPulled) else 0
         self._ring(batch, room - len(batch))
         batch += [Event(self, SweepContinued(unit_id)) for unit_id in self._sweeping]
+        if not batch and self._now() >= self._retention_due_ms:
+            batch.append(Event(self, RetentionContinued()))
         now_s = self._ctx.clock.monotonic_s()
         for session in self._sessions.values():
             if not session.parking_asked and session.wants_parking(now_s):
@@ -457,6 +464,8 @@ class CoreTask:
             return True
         due = self._timers.next_ms()
         if due is not None and due <= self._ctx.clock.now_ms() and (self._gate is None or self._has_passed_gate()):
+            return True
+        if self._now() >= self._retention_due_ms:
             return True
         now_s = self._ctx.clock.monotonic_s() if self._sessions else 0.0
         return any(not session.parking_asked and session.wants_parking(now_s) for session in self._sessions.values())
@@ -579,6 +588,7 @@ class CoreTask:
             SweepContinued: self._on_sweep,
             HeldAnswerMet: self._on_held,
             ExecutionTouched: self._on_touched,
+            RetentionContinued: self._on_retention,
         }
 
     def decide(self, event: Event, outputs: Outputs) -> None:
@@ -937,6 +947,37 @@ class CoreTask:
     def _stop_sweeping(self, unit_id: str) -> None:
         self._sweeping.pop(unit_id, None)
 
+    def _on_retention(self, _what: RetentionContinued, _record: Record | None, _outputs: Outputs) -> Iterable[Decision]:
+        """Delete a slice of what ended long ago: an execution's interactions, items and units first, itself last (DESIGN 7)."""
+        start, end = prefix_span("e")
+        horizon_ms = self._now() - self._pipeline.retention.executions_ms
+        doomed: list[bytes] = []
+        seen, cursor = 0, self._retention_at
+        for key, value in self._store.scan(self._retention_at, end, limits.SLICE_ITEMS):
+            execution: ExecutionRecord = decode_row(key, value)
+            if execution.is_terminal and execution.updated_at_ms < horizon_ms:
+                doomed += self._rows_below(execution.execution_id, limits.SLICE_ITEMS - len(doomed))
+                if len(doomed) >= limits.SLICE_ITEMS:
+                    break
+                doomed.append(key)
+            seen, cursor = seen + 1, key + b"\0"
+        self._overlay.delete(doomed)
+        is_pass_over = seen < limits.SLICE_ITEMS and len(doomed) < limits.SLICE_ITEMS
+        due_ms = self._now() + (RETENTION_EVERY_MS if is_pass_over else 0)
+        self._after.append(lambda: self._go_on_retaining(start if is_pass_over else cursor, due_ms))
+        return []
+
+    def _rows_below(self, execution_id: str, limit: int) -> list[bytes]:
+        """At most `limit` keys of an execution's units, interactions and items."""
+        units = [f"{execution_id}.{step.index}" for step in self._pipeline.await_steps]
+        spans = [span(table, unit_id) for unit_id in units for table in ("interactions", "items")]
+        spans += [(unit_key(unit_id), unit_key(unit_id) + b"\0") for unit_id in units]
+        found = (key for start, end in spans for key, _ in self._store.scan(start, end, limit))
+        return list(islice(found, limit))
+
+    def _go_on_retaining(self, cursor: bytes, due_ms: int) -> None:
+        self._retention_at, self._retention_due_ms = cursor, due_ms
+
     def _on_touched(self, what: ExecutionTouched, _record: Record | None, _outputs: Outputs) -> Iterable[Decision]:
         self._touched[what.execution_id] = None
         return []
@@ -1114,7 +1155,7 @@ class CoreTask:
 
     # --- after the commit ----------------------------------------------------------------------------------------------------------------
 
-    def changes(self) -> Mapping[bytes, bytes]:
+    def changes(self) -> Mapping[bytes, bytes | None]:
         """Rows the batch changed."""
         return self._overlay.encoded()
 
@@ -1122,11 +1163,11 @@ class CoreTask:
         """Own partition number, explicitly (DESIGN 4)."""
         return self._changelog_at[key[0]], split_key(key)[1]
 
-    def apply(self, rows: Mapping[bytes, bytes], ends: Mapping[TopicPartition, int]) -> None:
+    def apply(self, rows: Mapping[bytes, bytes | None], ends: Mapping[TopicPartition, int]) -> None:
         """Make the batch the committed state; timers follow rows."""
         own = {at: offset for at, offset in ends.items() if at.partition == self.partition}
         for key, record in self._overlay.staged.items():
-            self._timers.arm(key, due_of(record))
+            self._timers.arm(key, due_of(record) if record is not None else None)
         if rows:
             self._overlay.apply(dict(rows), changelog_positions(own, self._ctx.topic_ids, self._now()))
         else:
@@ -1303,8 +1344,8 @@ class CoreTask:
                     yield item
             if index + 1 < skip:
                 msg = (
-                    f"the source has {index + 1} items now; {skip} were dispatched: restore the source as it was, then redrive the "
-                    "execution, or submit the changed source as a new one"
+                    f"the source has {index + 1} items now; {skip} were dispatched; submit the source once more, under another "
+                    "--key, when it is as it should be"
                 )
                 raise SourceChanged(msg)
 
@@ -1528,7 +1569,7 @@ def check_source(execution: ExecutionRecord) -> None:
     identity = identify(path)
     if identity.size != execution.source_size or identity.sha256 != execution.source_sha256:
         msg = (
-            f"{path} is not the object that was submitted ({identity.size} bytes now, {execution.source_size} then); restore it and "
-            "redrive the execution, or submit the new content as a new execution"
+            f"{path} is not the object that was submitted ({identity.size} bytes now, {execution.source_size} then); the "
+            "new content is another execution: submit it"
         )
         raise SourceChanged(msg)

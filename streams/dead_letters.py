@@ -112,7 +112,7 @@ def write_execution(
     value: bytes,
     at_ms: int,
 ) -> None:
-    """Write a dead execution; it can be redriven under the same id."""
+    """Write a dead execution, with the input it died on."""
     letter = DeadLetter(
         at_ms,
         "execution",

@@ -42,7 +42,7 @@ def submit(
         pipeline: A loaded pipeline, or the path of its file.
         value: The payload.
         file: A file instead, for a pipeline that reads objects.
-        key: Submission key: the same key is the same execution. Default: the payload's content, the file's place and content.
+        key: Submission key: the same key is the same execution. Default: the payload's content, or the file's place and content.
         bootstrap: `host:port`; default `$KAWAIT_BOOTSTRAP`.
         kafka: librdkafka properties of your own (SASL, TLS); `KAWAIT_KAFKA_<PROPERTY>` is read too.
         app: Replaces the pipeline's app.

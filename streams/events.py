@@ -152,6 +152,11 @@ class HeldAnswerMet:
 
 
 @dataclass(frozen=True, slots=True)
+class RetentionContinued:
+    """Time to look for executions that ended longer ago than they are kept."""
+
+
+@dataclass(frozen=True, slots=True)
 class ExecutionTouched:
     """Look at this execution again."""
 

@@ -92,7 +92,7 @@ class StatelessTask:
     def settle(self, outputs: Outputs) -> None:
         """Nothing follows."""
 
-    def changes(self) -> Mapping[bytes, bytes]:
+    def changes(self) -> Mapping[bytes, bytes | None]:
         """No rows."""
         return {}
 
@@ -100,7 +100,7 @@ class StatelessTask:
         """No rows."""
         raise AssertionError(key)
 
-    def apply(self, rows: Mapping[bytes, bytes], ends: Mapping[TopicPartition, int]) -> None:
+    def apply(self, rows: Mapping[bytes, bytes | None], ends: Mapping[TopicPartition, int]) -> None:
         """No rows."""
 
     def release(self) -> None:
@@ -141,7 +141,7 @@ class IngressTask(StatelessTask):
                 outputs, self._ctx.names, record, reason=error.reason, detail=str(error), at_ms=self._ctx.clock.now_ms()
             )
 
-    def apply(self, rows: Mapping[bytes, bytes], ends: Mapping[TopicPartition, int]) -> None:
+    def apply(self, rows: Mapping[bytes, bytes | None], ends: Mapping[TopicPartition, int]) -> None:
         """The batch is committed: count it."""
         del rows, ends
         self._ctx.metrics.decided(self._counts)
@@ -184,11 +184,11 @@ class IngressTask(StatelessTask):
 
     def _rekey(self, record: Record, outputs: Outputs) -> None:
         completion = read_answer(record)
-        reason = self._refusal(completion)
-        if reason is not None:
+        refusal = self._refusal(completion)
+        if refusal is not None:
+            reason, detail = refusal
             self._counts["refusal", reason] += 1
             step = self._step_of(completion)
-            detail = "refused at ingress"
             at_ms = self._ctx.clock.now_ms()
             dead_letters.write_refusal(
                 outputs, self._ctx.names, completion, step, reason=reason, detail=detail, at_ms=at_ms
@@ -198,19 +198,19 @@ class IngressTask(StatelessTask):
         key = completion.execution_id.encode()
         outputs.add(self._ctx.names.completions, codec.encode(completion), key=key, partition=home)
 
-    def _refusal(self, completion: ProviderCompletion) -> str | None:
-        """What can be said without a row."""
+    def _refusal(self, completion: ProviderCompletion) -> tuple[str, str] | None:
+        """What can be said without a row: reason and detail."""
         step = self._step_of(completion)
         if step is None:
-            return "unknown"
+            return "unknown", f"{completion.interaction_id[:80]!r} is no interaction of this pipeline"
         if completion.resume_token is None and not step.needs_token:
             return None
         if self._ctx.signer is None:
-            return "bad-token"
+            return "bad-token", "this pipeline has no token keys to judge a token with"
         try:
             self._ctx.signer.verify_signature(completion.resume_token, interaction_id=completion.interaction_id)
-        except TokenRejected:
-            return "bad-token"
+        except TokenRejected as error:
+            return "bad-token", str(error)
         return None
 
     def _step_of(self, completion: ProviderCompletion) -> AwaitStep | None:

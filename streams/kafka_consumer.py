@@ -65,7 +65,7 @@ class _Polling:
             raise held
         message = self.client.poll(timeout_s)
         if self._fatal is not None:
-            raise InstanceFenced(f"this member was fenced: {self._fatal.str()}")
+            raise InstanceFenced(f"fenced by the broker: {self._fatal.str()}")
         if message is None and self._down is not None:
             error, self._down = self._down, None
             raise unavailable(error, "records", self._bootstrap)
@@ -104,7 +104,7 @@ class _Polling:
             where = f"{message.topic()}[{message.partition()}]"
             return OffsetOutOfRange(f"{where} does not keep the position {message.offset()}: {error.str()}")
         if error.fatal() or code in _MEMBER_FENCED:
-            return InstanceFenced(f"this member was fenced: {error.str()}")
+            return InstanceFenced(f"fenced by the broker: {error.str()}")
         if code == MAX_POLL_EXCEEDED:  # the rebalance callbacks tell
             return None
         return unavailable(error, f"records of {message.topic()}", self._bootstrap)

@@ -84,7 +84,7 @@ def unavailable(raised: BaseException | KafkaError, doing: str, bootstrap: str) 
     error = error_of(raised)
     if error.code() in _REFUSED:
         return UsageError(f"the broker at {bootstrap} refused {doing}: {error.str()}")
-    return LogUnavailable(f"no answer from the broker at {bootstrap} for {doing}: {error.str()}")
+    return LogUnavailable(f"no answer from the broker at {bootstrap} for {doing}; is it running? ({error.str()})")
 
 
 def transaction_error(raised: BaseException | KafkaError, doing: str) -> LogError:

@@ -129,13 +129,13 @@ class Task(Protocol):
     def settle(self, outputs: Outputs) -> None:
         """Decide what follows for everything that the batch touched."""
 
-    def changes(self) -> Mapping[bytes, bytes]:
-        """Rows the batch changed, encoded."""
+    def changes(self) -> Mapping[bytes, bytes | None]:
+        """Rows the batch changed, encoded; None: deleted."""
 
     def changelog_of(self, key: bytes) -> tuple[TopicPartition, bytes]:
         """The changelog partition and record key of a row."""
 
-    def apply(self, rows: Mapping[bytes, bytes], ends: Mapping[TopicPartition, int]) -> None:
+    def apply(self, rows: Mapping[bytes, bytes | None], ends: Mapping[TopicPartition, int]) -> None:
         """The batch is committed: make its rows the state. `ends`: last changelog offsets written."""
 
     def release(self) -> None:
@@ -647,7 +647,7 @@ class TransactionalLoop:
         return {TopicPartition(topic, partition): offset for (topic, partition), offset in last.items()}
 
     def _produce(
-        self, producer: Producer, outputs: Outputs, changes: Mapping[Task, Mapping[bytes, bytes]]
+        self, producer: Producer, outputs: Outputs, changes: Mapping[Task, Mapping[bytes, bytes | None]]
     ) -> dict[TopicPartition, int]:
         """Produce everything; the returned mapping holds, once committed, the last changelog offset of each partition."""
         produce = producer.produce

@@ -73,15 +73,13 @@ def command_of(
     """
     if file is None:
         return command_for_payload(pipeline, encode_value(value), key=key, tenant=tenant)
-    if value is not None or key is not None:
-        raise UsageError(
-            "a file is submitted by itself: its place and content make the key, so give neither a payload nor a key"
-        )
+    if value is not None:
+        raise UsageError("give either a file or a payload, not both")
     try:
         identity = identify(file)
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {(error.strerror or str(error)).lower()}") from error
-    return command_for_object(pipeline, identity, tenant=tenant)
+    return command_for_object(pipeline, identity, key=key, tenant=tenant)
 
 
 def encode_value(value: Any) -> bytes:
@@ -130,6 +128,7 @@ class Outcomes:
         topic = Names.of(app).replies
         partitions = [TopicPartition(topic, number) for number in range(partitions_of(log, topic, timeout_s=timeout_s))]
         ends = log.end_offsets(partitions, "uncommitted", timeout_s)
+        self._app = app
         self._clock = clock or SystemClock()
         self._reader = log.reader()
         self._reader.assign(ends)
@@ -175,7 +174,7 @@ class Outcomes:
                 name = min(missing)
                 raise LogUnavailable(
                     f"execution {name} has not ended within {timeout_s:g} s (last heard: {self._last.get(name, 'nothing')}); it goes on "
-                    f"without us: kawait status {name}"
+                    f"without us: kawait status {name} --app {self._app}"
                 )
         return ended
 

@@ -42,7 +42,8 @@ class Overlay:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.hot = HotRows()
-        self.staged: dict[bytes, Row] = {}
+        self.staged: dict[bytes, Row | None] = {}
+        """Changed rows; None: deleted."""
         self._read: dict[bytes, Any] = {}
 
     def prefetch(self, keys: Iterable[bytes]) -> None:
@@ -69,7 +70,7 @@ class Overlay:
     def get(self, key: bytes) -> Any:
         """The record of a row, or None."""
         record = self.staged.get(key)
-        if record is not None:
+        if record is not None or key in self.staged:
             return record
         if key not in self._read:
             self.prefetch((key,))
@@ -79,16 +80,20 @@ class Overlay:
         """Make `record` the row, for this batch."""
         self.staged[key] = record
 
-    def encoded(self) -> dict[bytes, bytes]:
+    def delete(self, keys: Iterable[bytes]) -> None:
+        """Delete rows; only retention does."""
+        self.staged.update(dict.fromkeys(keys))
+
+    def encoded(self) -> dict[bytes, bytes | None]:
         """The changed rows as they will be stored."""
-        return {key: encode_row(record) for key, record in self.staged.items()}
+        return {key: None if record is None else encode_row(record) for key, record in self.staged.items()}
 
     def drop(self) -> None:
         """Forget the batch."""
         self.staged.clear()
         self._read.clear()
 
-    def apply(self, rows: dict[bytes, bytes], positions: dict[str, ChangelogPosition]) -> None:
+    def apply(self, rows: dict[bytes, bytes | None], positions: dict[str, ChangelogPosition]) -> None:
         """Make the batch the committed state, in one atomic write."""
         self.store.apply(rows, positions)
         self._keep_hot()
@@ -101,3 +106,5 @@ class Overlay:
                 hot.put(key, record)
             elif type(record) is ItemRecord and record.status is ItemStatus.SUCCEEDED:
                 hot.discard(b"i" + key[1:])
+            elif record is None:
+                hot.discard(key)

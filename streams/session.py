@@ -184,7 +184,7 @@ def check_same_item(index: int, item: SourceItem, stored_request: bytes, stored_
     same = item.idempotency_key == stored_key if by_key else item.request == stored_request
     if not same:
         msg = (
-            f"item {index} of the source is not the one whose request was sent; restore the source as it was, then redrive the execution, "
-            "or submit the changed source as a new one"
+            f"item {index} of the source is not the one whose request was sent; submit the source once more, under another "
+            "--key, when it is as it should be"
         )
         raise SourceChanged(msg)

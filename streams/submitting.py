@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 
 import msgspec
+from pydantic import ValidationError
 
 from connectors.files import ObjectIdentity, submission_key
 from schemas import codec, limits
@@ -15,10 +16,17 @@ from streams.log import PlainProducer
 from streams.names import Names
 from topologies.pipeline import Pipeline
 
+PROBLEMS_SHOWN = 5
 
-def command_for_object(pipeline: Pipeline, identity: ObjectIdentity, *, tenant: str = DEFAULT_TENANT) -> SubmitCommand:
-    """The submission of one object: its place and content make the key, so a re-listed object is a duplicate (BEHAVIOUR 4.12)."""
-    key = submission_key(identity)
+
+def command_for_object(
+    pipeline: Pipeline, identity: ObjectIdentity, *, key: str | None = None, tenant: str = DEFAULT_TENANT
+) -> SubmitCommand:
+    """The submission of one object: its place and content make the key, so a re-listed object is a duplicate (BEHAVIOUR 4.12).
+
+    Another `key` is another execution of the same object: what an operator wants after a failure.
+    """
+    key = submission_key(identity) if key is None else key
     described = {"path": identity.path, "name": identity.name, "size": identity.size, "sha256": identity.sha256}
     payload = _canonical(pipeline, msgspec.json.encode(described), f"object {identity.path}")
     return SubmitCommand(
@@ -49,6 +57,12 @@ def command_for_payload(
 def _canonical(pipeline: Pipeline, value: bytes, what: str) -> bytes:
     try:
         payload = pipeline.input_type.to_json(pipeline.input_type.validate_json(value))
+    except ValidationError as error:
+        found = "; ".join(
+            f"{'.'.join(map(str, item['loc'])) or 'value'}: {item['msg']}"
+            for item in error.errors(include_url=False, include_input=False)[:PROBLEMS_SHOWN]
+        )
+        raise UsageError(f"{what} is not a {pipeline.input_type.name}: {found}") from error
     except ValueError as error:
         raise UsageError(f"{what} is not a {pipeline.input_type.name}: {error}") from error
     if len(payload) > limits.PAYLOAD_BYTES_MAX:

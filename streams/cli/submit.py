@@ -23,7 +23,7 @@ from streams.outcomes import STORE_TIMEOUT_S, WAIT_TIMEOUT_S, Outcome, command_o
 )
 @options.option("--payload", metavar="VALUE|@FILE|-", help="Submit this JSON: a value, a file's content, or stdin.")
 @options.option(
-    "--key", metavar="KEY", help="Submission key: the same key is the same execution. [default: the content]"
+    "--key", metavar="KEY", help="Submission key: the same key is the same execution; another key runs the same input once more. [default: the content]"
 )
 @options.option("--wait", is_flag=True, help="Wait until the execution has ended.")
 @options.option(
@@ -60,8 +60,6 @@ def submit(
     """
     if (input_file is None) == (payload is None):
         raise click.UsageError("give either --input FILE or --payload VALUE")
-    if input_file is not None and key is not None:
-        raise click.UsageError("--key goes with --payload: a file's key is its place and content")
     loaded = options.choice(pipeline, app=app, overrides=overrides, app_dir=app_dir).load_without_secrets(os.environ)
     value = options.read_value(payload) if payload is not None else None
     command = command_of(loaded, value, file=input_file, key=key)
