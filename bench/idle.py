@@ -56,9 +56,7 @@ def measure(units: int, seconds: float, place: Place, folder: Path) -> list[Idle
     return [alone, nothing, parked]
 
 
-def _look(
-    load: str, parked: int, seconds: float, place: Place, children: list[Child], park_s: float = 0.0
-) -> Idle:
+def _look(load: str, parked: int, seconds: float, place: Place, children: list[Child], park_s: float = 0.0) -> Idle:
     time.sleep(SETTLE_S)
     watch = Watch(place.pids(children))
     time.sleep(seconds)
@@ -84,9 +82,7 @@ def _running(place: Place, project: Path) -> Iterator[tuple[Pipeline, KafkaLog, 
         common = [str(path), "--app", app, "--bootstrap", place.connection.bootstrap, "--admin-port", "off"]
         for name, roles in PROCESSES:
             own = ["--roles", roles, "--instance", "auto", "--state-dir", str(folder / name)]
-            children.append(
-                Child(name, ["worker", *common, *own], environ=os.environ, log_path=folder / f"{name}.log")
-            )
+            children.append(Child(name, ["worker", *common, *own], environ=os.environ, log_path=folder / f"{name}.log"))
         until_s = time.monotonic() + READY_TIMEOUT_S
         for child in children:
             child.wait_ready(until_s)
@@ -109,7 +105,9 @@ def _park(pipeline: Pipeline, place: Place, log: KafkaLog, units: int) -> float:
         producer.poll(0)
     producer.flush()
     questions = f"{pipeline.app}.questions"
-    while (sent := offsets_of(log, [questions, names.facts]))[questions] < units or sent[names.facts] < FACTS_PARKED * units:
+    while (sent := offsets_of(log, [questions, names.facts]))[questions] < units or sent[
+        names.facts
+    ] < FACTS_PARKED * units:
         if time.monotonic() > started_s + PARK_TIMEOUT_S:
             raise RunFailed(f"{sent} offsets after {PARK_TIMEOUT_S:g} s: {units} units are not parked")
         time.sleep(0.1)

@@ -186,7 +186,9 @@ def summary(in_flight: int, moments: Moments, rows: int) -> Latency:
     wanted = {moment for _, start, end in HOPS for moment in (start, end)}
     complete = [moments[index] for index in sorted(moments) if wanted <= moments[index].keys()]
     if len(complete) < rows:
-        raise RunFailed(f"latency at {in_flight} in flight: {len(complete)} of {rows} payments were followed to their end")
+        raise RunFailed(
+            f"latency at {in_flight} in flight: {len(complete)} of {rows} payments were followed to their end"
+        )
     counted = complete[int(rows * WARM_UP_SHARE) :]
 
     def between(name: str, start: str, end: str) -> Quantiles:

@@ -16,7 +16,9 @@ from bench.place import ROOT
 SCRIPT = ROOT.parent / "shared" / "limit.py"
 SCRIPT_VARIABLE = "KAWAIT_LIMIT"
 TIMEOUT_S = 300.0
-LINE = re.compile(r"limit rows=(?P<rows>\d+) batch=\d+ rows_per_s=(?P<rate>\d+) wall_s=(?P<wall>[\d.]+) cpu_s=(?P<cpu>\{.*\})")
+LINE = re.compile(
+    r"limit rows=(?P<rows>\d+) batch=\d+ rows_per_s=(?P<rate>\d+) wall_s=(?P<wall>[\d.]+) cpu_s=(?P<cpu>\{.*\})"
+)
 PART = re.compile(r"'(\w+)': ([\d.]+)")
 
 

@@ -52,7 +52,9 @@ class Plan:
             for workers, live in ((1, True), (2, True), (2, False))
         ]
         found += [
-            Case(group="memory", rows=rows, broker="memory", live=live) for rows in self.memory for live in (True, False)
+            Case(group="memory", rows=rows, broker="memory", live=live)
+            for rows in self.memory
+            for live in (True, False)
         ]
         return found
 

@@ -151,7 +151,17 @@ def _run_in_memory(case: Case, folder: Path) -> Measured:
     inputs = [part for path in settings.inputs for part in ("--input", str(path))]
     sets = [part for override in settings.overrides for part in ("--set", override)]
     live = [] if case.live else ["--no-live"]
-    command = ["demo", *inputs, *sets, *live, "--output", str(settings.output), "--workers", str(case.workers), "--json"]
+    command = [
+        "demo",
+        *inputs,
+        *sets,
+        *live,
+        "--output",
+        str(settings.output),
+        "--workers",
+        str(case.workers),
+        "--json",
+    ]
     with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as complained:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "streams", *command],

@@ -123,7 +123,7 @@ def test_a_source_that_changed_fails_the_execution(make: Any, script: Any, chang
     assert driver.status(execution) == "FAILED"
     (letter,) = driver.dead_letters()
     assert letter.reason == "SOURCE_CHANGED"
-    assert "redrive" in letter.detail
+    assert "--key" in letter.detail
     assert len(driver.requests()) == 2
     assert driver.fact_names(execution)[-2:] == ["BoundaryUnitClosed", "RunFailed"]
 

@@ -1,0 +1,197 @@
+"""`python -m bench`: measure, print tables, write JSON and a plot below out/bench/.
+
+python -m bench                       everything, less than 15 minutes
+python -m bench --quick               small sizes, less than 3 minutes
+python -m bench --only windows        one part (repeatable)
+python -m bench profile [ROWS]        CPU by stage inside the runtime, no broker
+python -m bench instructions          instructions by stage, counted by valgrind
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from bench import budget, idle, instructions, latency, limit, plot, report, restore, stages, throughput
+from bench.place import Place, machine, running_place
+from bench.plan import FULL, PARTS, QUICK, THROUGHPUT, Plan
+from bench.results import Results
+
+FOLDER = Path("out/bench")
+WARM_UP_ROWS = 5_000
+WIDTH = 160
+
+
+class Run:
+    """One run of the bench: parts in order, each on its own; a part that breaks off is noted and the rest goes on."""
+
+    def __init__(self, plan: Plan, parts: tuple[str, ...], folder: Path, tell: Callable[[str], None]) -> None:
+        self.results = Results(plan=plan.name, machine=machine())
+        self._plan = plan
+        self._parts = parts
+        self._folder = folder
+        self._tell = tell
+
+    def run(self) -> Results:
+        """Measure."""
+        started_s = time.monotonic()
+        self._without_broker()
+        if any(part not in ("memory", "profile", "instructions") for part in self._parts):
+            with ExitStack() as stack:
+                self._on_kafka(stack.enter_context(running_place(os.environ, self._tell)))
+        self.results.seconds = time.monotonic() - started_s
+        return self.results
+
+    def _part(self, name: str, measure: Callable[[], None]) -> None:
+        """Run one thing; what it raises becomes a problem."""
+        self._tell(name)
+        try:
+            measure()
+        except Exception as error:
+            self.results.problems.append(f"{name}: {type(error).__name__}: {error}")
+            self._tell(f"{name}: {error}")
+
+    def _without_broker(self) -> None:
+        plan, results, folder = self._plan, self.results, self._folder
+        self._cases("memory", None)
+        if "profile" in self._parts:
+            for path, live in (("live", True), ("suspending", False)):
+                self._part(
+                    f"profile, {path}",
+                    lambda path=path, live=live: results.profiles.update(  # type: ignore[misc]
+                        {path: stages.measure(plan.profile_rows, folder, live=live)}
+                    ),
+                )
+        if "instructions" in self._parts and plan.instructions:
+            self._part("instructions", lambda: setattr(results, "instructions", instructions.measure(folder)))
+
+    def _on_kafka(self, place: Place) -> None:
+        plan, results, folder = self._plan, self.results, self._folder
+        bounded = [group for group in ("rows", "windows", "workers") if group in self._parts]
+        if bounded:
+            self._part("warm-up", lambda: self._warm_up(place))
+            self._limit("before", place)
+        for group in bounded:
+            self._cases(group, place)
+        if bounded:
+            self._limit("after", place)
+        if "budget" in self._parts:
+            for live in (True, False):
+                case = throughput.Case(group="budget", rows=plan.budget_rows, live=live)
+                self._part(
+                    f"budget, {case.name}",
+                    lambda case=case: results.budgets.append(budget.measure(case, place, folder)),
+                )  # type: ignore[misc]
+        if "latency" in self._parts:
+            for in_flight, rows in plan.latency.items():
+                self._part(
+                    f"latency, {in_flight} in flight",
+                    lambda n=in_flight, rows=rows: results.latency.append(latency.measure(n, rows, place, folder)),  # type: ignore[misc]
+                )
+        if "restore" in self._parts:
+            self._part("restore", lambda: results.restores.extend(restore.measure(plan.restore_rows, place, folder)))
+        if "idle" in self._parts:
+            self._part("idle", lambda: results.idle.extend(idle.measure(plan.idle_units, plan.idle_s, place, folder)))
+
+    def _warm_up(self, place: Place) -> None:
+        """A cold broker compiles while it works: the first run of anything would say so and nothing else."""
+        throughput.run(throughput.Case(group="warm-up", rows=WARM_UP_ROWS), place, self._folder)
+        script = limit.script()
+        if script is not None:
+            limit.measure(script, WARM_UP_ROWS, place.connection.bootstrap)
+
+    def _limit(self, when: str, place: Place) -> None:
+        script = limit.script()
+        if script is None:
+            self.results.problems.append(f"limit {when}: no {limit.SCRIPT.name}; name it with {limit.SCRIPT_VARIABLE}")
+            return
+        rows, bootstrap = self._plan.limit_rows, place.connection.bootstrap
+        self._part(f"limit {when}", lambda: self.results.limits.update({when: limit.measure(script, rows, bootstrap)}))
+
+    def _cases(self, group: str, place: Place | None) -> None:
+        if group not in self._parts:
+            return
+        for case in self._plan.cases():
+            if case.group == group:
+                self._part(
+                    case.name,
+                    lambda case=case: self.results.throughput.append(throughput.run(case, place, self._folder)),  # type: ignore[misc]
+                )
+
+
+@click.group(invoke_without_command=True)
+@click.option("--quick", is_flag=True, help="Small sizes, less than 3 minutes.")
+@click.option("--only", "parts", type=click.Choice(PARTS), multiple=True, help="Only this part; repeatable.")
+@click.option("--out", "folder", type=click.Path(path_type=Path), default=FOLDER, show_default=True, metavar="DIR")
+@click.option("--write-readme", is_flag=True, help="Put the figures into bench/README.md.")
+@click.pass_context
+def main(ctx: click.Context, parts: tuple[str, ...], folder: Path, *, quick: bool, write_readme: bool) -> None:
+    """Measure csv-payments and what it stands on."""
+    ctx.obj = folder
+    if ctx.invoked_subcommand is not None:
+        return
+    news = Console(stderr=True)
+    run = Run(
+        QUICK if quick else FULL, parts or PARTS, folder, lambda line: news.print(line, style="dim", markup=False)
+    )
+    results = run.run()
+    _finish(results, folder)
+    if write_readme:
+        report.write_readme(results)
+    ctx.exit(1 if results.problems else 0)
+
+
+@main.command()
+@click.argument("rows", type=click.IntRange(min=1), default=5_000)
+@click.option("--no-live", is_flag=True, help="The suspending path.")
+@click.option("--tree", is_flag=True, help="Sampled by pyinstrument instead of timers.")
+@click.pass_obj
+def profile(folder: Path, rows: int, *, no_live: bool, tree: bool) -> None:
+    """CPU by stage inside the runtime: one thread, no broker."""
+    if tree:
+        from pyinstrument import Profiler
+
+        with Profiler() as profiler:
+            stages.run_driver(rows, folder, live=not no_live)
+        click.echo(profiler.output_text(unicode=True, color=sys.stdout.isatty()))
+        return
+    results = Results(plan="profile", machine=machine())
+    results.profiles["suspending" if no_live else "live"] = stages.measure(rows, folder, live=not no_live)
+    report.show(results, _console())
+
+
+@main.command(name="instructions")
+@click.pass_obj
+def count(folder: Path) -> None:
+    """Instructions by stage, counted by valgrind: takes a minute or two."""
+    results = Results(plan="instructions", machine=machine())
+    try:
+        results.instructions = instructions.measure(folder)
+    except instructions.InstructionsFailed as error:
+        raise click.ClickException(str(error)) from error
+    report.show(results, _console())
+
+
+def _finish(results: Results, folder: Path) -> None:
+    results.write(folder / "bench.json")
+    drawn = plot.draw(results, folder / "bench.png")
+    console = _console()
+    report.show(results, console)
+    console.print(f"{results.seconds:.0f} s; {folder / 'bench.json'}" + (f", {folder / 'bench.png'}" if drawn else ""))
+
+
+def _console() -> Console:
+    """On a terminal its own width; in a file wide enough for every table."""
+    console = Console()
+    return console if console.is_terminal else Console(width=WIDTH)
+
+
+if __name__ == "__main__":
+    main()
