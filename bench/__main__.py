@@ -13,16 +13,20 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import click
 from rich.console import Console
 
 from bench import budget, idle, instructions, latency, limit, plot, report, restore, stages, throughput
 from bench.place import Place, machine, running_place
-from bench.plan import FULL, PARTS, QUICK, THROUGHPUT, Plan
+from bench.plan import FULL, PARTS, QUICK, Plan
 from bench.results import Results
+from bench.throughput import Case
+
+T = TypeVar("T")
 
 FOLDER = Path("out/bench")
 WARM_UP_ROWS = 5_000
@@ -44,16 +48,16 @@ class Run:
         started_s = time.monotonic()
         self._without_broker()
         if any(part not in ("memory", "profile", "instructions") for part in self._parts):
-            with ExitStack() as stack:
-                self._on_kafka(stack.enter_context(running_place(os.environ, self._tell)))
+            with running_place(os.environ, self._tell) as place:
+                self._on_kafka(place)
         self.results.seconds = time.monotonic() - started_s
         return self.results
 
-    def _part(self, name: str, measure: Callable[[], None]) -> None:
-        """Run one thing; what it raises becomes a problem."""
+    def _part(self, name: str, measure: Callable[[], T], take: Callable[[T], object] = lambda _measured: None) -> None:
+        """Measure one thing; what it raises becomes a problem."""
         self._tell(name)
         try:
-            measure()
+            take(measure())
         except Exception as error:
             self.results.problems.append(f"{name}: {type(error).__name__}: {error}")
             self._tell(f"{name}: {error}")
@@ -63,46 +67,41 @@ class Run:
         self._cases("memory", None)
         if "profile" in self._parts:
             for path, live in (("live", True), ("suspending", False)):
-                self._part(
-                    f"profile, {path}",
-                    lambda path=path, live=live: results.profiles.update(  # type: ignore[misc]
-                        {path: stages.measure(plan.profile_rows, folder, live=live)}
-                    ),
-                )
+                measure = partial(stages.measure, plan.profile_rows, folder, live=live)
+                self._part(f"profile, {path}", measure, partial(results.profiles.__setitem__, path))
         if "instructions" in self._parts and plan.instructions:
-            self._part("instructions", lambda: setattr(results, "instructions", instructions.measure(folder)))
+            take = partial(setattr, results, "instructions")
+            self._part("instructions", partial(instructions.measure, folder), take)
 
     def _on_kafka(self, place: Place) -> None:
-        plan, results, folder = self._plan, self.results, self._folder
         bounded = [group for group in ("rows", "windows", "workers") if group in self._parts]
         if bounded:
-            self._part("warm-up", lambda: self._warm_up(place))
+            self._part("warm-up", partial(self._warm_up, place))
             self._limit("before", place)
         for group in bounded:
             self._cases(group, place)
         if bounded:
             self._limit("after", place)
+        self._low_load(place)
+
+    def _low_load(self, place: Place) -> None:
+        plan, results, folder = self._plan, self.results, self._folder
         if "budget" in self._parts:
             for live in (True, False):
-                case = throughput.Case(group="budget", rows=plan.budget_rows, live=live)
-                self._part(
-                    f"budget, {case.name}",
-                    lambda case=case: results.budgets.append(budget.measure(case, place, folder)),
-                )  # type: ignore[misc]
+                case = Case(group="budget", rows=plan.budget_rows, live=live)
+                self._part(f"budget, {case.name}", partial(budget.measure, case, place, folder), results.budgets.append)
         if "latency" in self._parts:
             for in_flight, rows in plan.latency.items():
-                self._part(
-                    f"latency, {in_flight} in flight",
-                    lambda n=in_flight, rows=rows: results.latency.append(latency.measure(n, rows, place, folder)),  # type: ignore[misc]
-                )
+                measure = partial(latency.measure, in_flight, rows, place, folder)
+                self._part(f"latency, {in_flight} in flight", measure, results.latency.append)
         if "restore" in self._parts:
-            self._part("restore", lambda: results.restores.extend(restore.measure(plan.restore_rows, place, folder)))
+            self._part("restore", partial(restore.measure, plan.restore_rows, place, folder), results.restores.extend)
         if "idle" in self._parts:
-            self._part("idle", lambda: results.idle.extend(idle.measure(plan.idle_units, plan.idle_s, place, folder)))
+            self._part("idle", partial(idle.measure, plan.idle_units, plan.idle_s, place, folder), results.idle.extend)
 
     def _warm_up(self, place: Place) -> None:
         """A cold broker compiles while it works: the first run of anything would say so and nothing else."""
-        throughput.run(throughput.Case(group="warm-up", rows=WARM_UP_ROWS), place, self._folder)
+        throughput.run(Case(group="warm-up", rows=WARM_UP_ROWS), place, self._folder)
         script = limit.script()
         if script is not None:
             limit.measure(script, WARM_UP_ROWS, place.connection.bootstrap)
@@ -112,8 +111,8 @@ class Run:
         if script is None:
             self.results.problems.append(f"limit {when}: no {limit.SCRIPT.name}; name it with {limit.SCRIPT_VARIABLE}")
             return
-        rows, bootstrap = self._plan.limit_rows, place.connection.bootstrap
-        self._part(f"limit {when}", lambda: self.results.limits.update({when: limit.measure(script, rows, bootstrap)}))
+        measure = partial(limit.measure, script, self._plan.limit_rows, place.connection.bootstrap)
+        self._part(f"limit {when}", measure, partial(self.results.limits.__setitem__, when))
 
     def _cases(self, group: str, place: Place | None) -> None:
         if group not in self._parts:
@@ -121,8 +120,7 @@ class Run:
         for case in self._plan.cases():
             if case.group == group:
                 self._part(
-                    case.name,
-                    lambda case=case: self.results.throughput.append(throughput.run(case, place, self._folder)),  # type: ignore[misc]
+                    case.name, partial(throughput.run, case, place, self._folder), self.results.throughput.append
                 )
 
 

@@ -8,7 +8,6 @@ from bench.throughput import Case
 
 PARTS = ("rows", "windows", "workers", "memory", "latency", "budget", "restore", "idle", "profile", "instructions")
 """Names for `--only`; the limit is measured whenever rows, windows or workers are."""
-THROUGHPUT = ("rows", "windows", "workers", "memory")
 
 FILES = 8
 

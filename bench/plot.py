@@ -15,20 +15,20 @@ def draw(results: Results, path: Path) -> bool:
     import matplotlib as mpl
 
     mpl.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib import pyplot as plt
 
     panels = [_rates, _cpu] if any(item.case.broker == "kafka" for item in results.throughput) else []
     panels += [_hops] if results.latency else []
     if not panels:
         return False
-    figure, axes = pyplot.subplots(len(panels), 1, figsize=(11, 1.5 + 4 * len(panels)), squeeze=False)
+    figure, axes = plt.subplots(len(panels), 1, figsize=(11, 1.5 + 4 * len(panels)), squeeze=False)
     for panel, axis in zip(panels, axes[:, 0], strict=True):
         panel(results, axis)
         axis.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+    plt.close(figure)
     return True
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table as RichTable
 
+from bench.budget import Budget, TopicShare
 from bench.results import Results
 from bench.throughput import Measured
 
 README = Path(__file__).parent / "README.md"
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+RECORDS_SHOWN_MIN = 0.001
 PARTS = ("core", "ingress", "provider", "broker", "all")
 
 
@@ -103,32 +105,26 @@ def _latencies(results: Results) -> list[Table]:
 
 
 def _budget(results: Results) -> Table:
-    rows: list[Sequence[str]] = []
-    for budget in results.budgets:
-        path = "live" if budget.case.live else "suspending"
-        for share in budget.topics:
-            if share.records >= 0.001 or share.bytes >= 1:
-                rows.append(
-                    (
-                        f"{path}: {share.topic}",
-                        f"{share.records:.3f}",
-                        f"{share.markers:.4f}",
-                        f"{share.bytes:,.0f}",
-                        _disk(share.disk_bytes),
-                    )
-                )
-        disk = [share.disk_bytes for share in budget.topics if share.disk_bytes is not None]
-        markers = sum(share.markers for share in budget.topics)
-        rows.append(
-            (
-                f"{path}: all",
-                f"{budget.records:.3f}",
-                f"{markers:.4f}",
-                f"{budget.bytes:,.0f}",
-                _disk(sum(disk) if disk else None),
-            )
-        )
-    return Table("Budget of a row by topic", ("topic", "records", "markers", "bytes", "bytes on disk"), rows)
+    columns = ("topic", "records", "markers", "bytes", "bytes on disk")
+    return Table(
+        "Budget of a row by topic", columns, [row for budget in results.budgets for row in _budget_rows(budget)]
+    )
+
+
+def _budget_rows(budget: Budget) -> Iterator[tuple[str, ...]]:
+    path = "live" if budget.case.live else "suspending"
+    disks = [share.disk_bytes for share in budget.topics if share.disk_bytes is not None]
+    whole = TopicShare(
+        topic="all",
+        records=budget.records,
+        markers=sum(share.markers for share in budget.topics),
+        bytes=budget.bytes,
+        disk_bytes=sum(disks) if disks else None,
+    )
+    for share in (*budget.topics, whole):
+        numbers = (f"{share.records:.3f}", f"{share.markers:.4f}", f"{share.bytes:,.0f}", _disk(share.disk_bytes))
+        if share.records >= RECORDS_SHOWN_MIN:
+            yield (f"{path}: {share.topic}", *numbers)
 
 
 def _disk(size: float | None) -> str:
@@ -216,11 +212,8 @@ def markdown(results: Results) -> str:
     """For the README: the machine, then the tables."""
     about = results.machine
     build = "" if about["optimisedPython"] else ", a build without optimisations"
-    lines = [
-        f"Measured on {about['date']}: {about['cores']} cores of {about['cpu']}, {about['memoryMiB']} MiB, Python {about['python']}{build}; "
-        f"plan `{results.plan}`, {results.seconds:.0f} s.",
-        "",
-    ]
+    where = f"{about['cores']} cores of {about['cpu']}, {about['memoryMiB']} MiB, Python {about['python']}{build}"
+    lines = [f"Measured on {about['date']}: {where}; plan `{results.plan}`, {results.seconds:.0f} s.", ""]
     for table in tables(results):
         lines += [f"**{table.title}**", "", *_markdown_table(table), ""]
     lines += [f"- Doubt: {doubt}" for doubt in results.doubts()]

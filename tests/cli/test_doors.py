@@ -82,7 +82,7 @@ def test_without_a_key_the_content_is_the_key(driver: TopologyTestDriver) -> Non
 
 
 def test_a_file_goes_by_itself(driver: TopologyTestDriver, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="neither a payload nor a key"):
+    with pytest.raises(UsageError, match="not both"):
         command_of(driver.pipeline, ORDER, file=tmp_path / "a.csv")
     with pytest.raises(UsageError, match=r"a\.csv cannot be read: no such file"):
         command_of(driver.pipeline, file=tmp_path / "a.csv")

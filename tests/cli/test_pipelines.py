@@ -82,6 +82,7 @@ def test_permissions_come_in_every_format(run: Run, pipeline: Path) -> None:
     assert {rule["resource"]["name"] for rule in provider["spec"]["authorization"]["acls"]} == {
         "approvals.asked",
         "approvals.answered",
+        "approvals-provider",
     }
 
 
@@ -90,7 +91,6 @@ def test_permissions_come_in_every_format(run: Run, pipeline: Path) -> None:
     [
         ["submit", "PIPELINE"],
         ["submit", "PIPELINE", "--payload", "{}", "--input", "PIPELINE"],
-        ["submit", "PIPELINE", "--input", "PIPELINE", "--key", "k"],
         ["submit", "PIPELINE", "--payload", "{}", "--timeout", "0"],
         ["worker", "PIPELINE", "--roles", "core,dancing"],
         ["worker", "PIPELINE", "--admin-port", "99999"],
