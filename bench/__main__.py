@@ -10,6 +10,7 @@ python -m bench instructions          instructions by stage, counted by valgrind
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -132,6 +133,7 @@ class Run:
 @click.pass_context
 def main(ctx: click.Context, parts: tuple[str, ...], folder: Path, *, quick: bool, write_readme: bool) -> None:
     """Measure csv-payments and what it stands on."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that everything started is ended
     ctx.obj = folder
     if ctx.invoked_subcommand is not None:
         return

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.place import OFFSETS_TIMEOUT_S, Place, offsets_of, partitions_of
-from bench.throughput import Case, running_stage, settings_for, short
+from bench.throughput import Case, run_limited, running_stage, settings_for, short
 from streams.app import topic_specs
-from streams.demo import prepare_inputs, run_demo
 from streams.log import Log
 
 READ_RECORDS = 5_000
@@ -55,7 +54,7 @@ def measure(case: Case, place: Place, folder: Path) -> Budget:
     """Run a case and read everything that it left."""
     settings = settings_for(case, folder / "in", folder / "files")
     with running_stage(settings, place) as (stage, _):
-        run_demo(settings, stage, prepare_inputs(settings))
+        run_limited(settings, stage, case.rows)
         topics = [spec.name for spec in topic_specs(stage.pipeline)]
         offsets = offsets_of(stage.log, topics)
         shares = [

@@ -21,7 +21,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from bench.place import ROOT
+from bench.place import ROOT, tied
 from bench.stages import run_driver
 from streams import core, loop, memory_log, segments, session
 
@@ -160,7 +160,7 @@ def _start(valgrind: str, out: Path, rows: int, folder: Path) -> subprocess.Pope
     )
     counting = [valgrind, "--tool=callgrind", f"--callgrind-out-file={out}", "--cache-sim=no"]
     return subprocess.Popen(
-        [*counting, sys.executable, "-c", code, str(rows), str(folder), f"{out}.json"],
+        tied([*counting, sys.executable, "-c", code, str(rows), str(folder), f"{out}.json"]),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

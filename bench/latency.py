@@ -19,17 +19,18 @@ from confluent_kafka import Consumer, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from bench.place import Place, partitions_of
-from bench.throughput import Case, RunFailed, running_stage, settings_for
+from bench.throughput import Case, RunFailed, run_limited, running_stage, settings_for
 from schemas import codec
 from schemas.envelopes import ProviderCompletion
 from schemas.facts import BoundaryCompletionAdmitted, BoundaryInteractionDispatched, ContinuationCompleted
 from schemas.identity import parse_interaction_id
-from streams.demo import payment_topics, prepare_inputs, run_demo
+from streams.demo import payment_topics
 from streams.log import TopicPartition
 from streams.names import Names
 
 WARM_UP_SHARE = 0.1
 DRAIN_S = 10.0
+LIMIT_FACTOR = 100  # a payment at a time takes longer than one of many
 POLL_S = 0.1
 
 HOPS: tuple[tuple[str, str, str], ...] = (
@@ -89,7 +90,7 @@ def measure(in_flight: int, rows: int, place: Place, folder: Path) -> Latency:
         topics = {requests: "request", results: "result", names.completions: "completion", names.facts: "fact"}
         observer = Observer(place, topics, partitions_of(stage.log, list(topics)), outputs=rows)
         try:
-            run_demo(settings, stage, prepare_inputs(settings))
+            run_limited(settings, stage, LIMIT_FACTOR * rows)
         finally:
             observer.stop()
     return summary(in_flight, observer.moments(), rows)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.place import ROOT
+from bench.place import ROOT, tied
 
 SCRIPT = ROOT.parent / "shared" / "limit.py"
 SCRIPT_VARIABLE = "KAWAIT_LIMIT"
@@ -48,7 +48,7 @@ def measure(path: Path, rows: int, bootstrap: str) -> Limit:
     Raises:
         LimitFailed: it did not end well or said something else than expected.
     """
-    command = [sys.executable, str(path), str(rows), bootstrap]
+    command = tied([sys.executable, str(path), str(rows), bootstrap])
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )

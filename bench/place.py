@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from streams.broker import ThrowawayBroker
+from streams.broker import LAUNCHER, ThrowawayBroker
 from streams.child import Child
 from streams.log import Log, TopicPartition
 from streams.settings import Connection, connection
@@ -51,6 +51,11 @@ def running_place(environ: Mapping[str, str], report: Callable[[str], None]) -> 
         return
     with ThrowawayBroker(report=report) as broker:
         yield Place(Connection(bootstrap=broker.bootstrap), broker)
+
+
+def tied(command: Sequence[str]) -> list[str]:
+    """A command that ends when this process does, kill -9 included."""
+    return [sys.executable, "-I", "-S", "-c", LAUNCHER, str(os.getpid()), *command]
 
 
 def partitions_of(log: Log, topics: Sequence[str]) -> list[TopicPartition]:

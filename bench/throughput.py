@@ -8,12 +8,13 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.place import ROOT, Place, offsets_of
+from bench.place import ROOT, Place, offsets_of, tied
 from bench.processes import Usage, Watch
 from streams.app import topic_specs
 from streams.child import child_environment
@@ -21,7 +22,9 @@ from streams.demo import AWAIT_STEP, DemoResult, DemoSettings, environment, prep
 from streams.demo_kafka import KafkaStage, kafka_stage
 from topologies.csv_payments.generate import generate
 
-MEMORY_TIMEOUT_S = 600.0
+RUN_S_BASE = 45.0
+RATE_MIN = 400.0
+"""Rows/s below which a run counts as stalled."""
 COMPLAINT = re.compile(r"\b(warning|error|critical)\b", re.IGNORECASE)
 WINDOW_KEY = f"steps.{AWAIT_STEP}.await.live.window"
 
@@ -107,6 +110,22 @@ def running_stage(settings: DemoSettings, place: Place) -> Iterator[tuple[KafkaS
         yield stage, Path(name)
 
 
+def run_limited(settings: DemoSettings, stage: KafkaStage, rows: int) -> DemoResult:
+    """Run the demo, but not for ever: a run that stalls is a finding, and the bench goes on.
+
+    Raises:
+        RunFailed: not done in time.
+    """
+    limit_s = RUN_S_BASE + rows / RATE_MIN
+    until_s = time.monotonic() + limit_s
+
+    def check(answers: int, _rows: int) -> None:
+        if time.monotonic() > until_s:
+            raise RunFailed(f"not done within {limit_s:.0f} s; {answers} of {rows} requests are answered")
+
+    return run_demo(settings, stage, prepare_inputs(settings), progress=check)
+
+
 def run(case: Case, place: Place | None, folder: Path) -> Measured:
     """Run a case; files are kept below `folder`.
 
@@ -119,7 +138,7 @@ def run(case: Case, place: Place | None, folder: Path) -> Measured:
     settings = settings_for(case, folder / "in", folder / "files")
     with running_stage(settings, place) as (stage, logs):
         watch = Watch(place.pids(stage.children))
-        result = run_demo(settings, stage, prepare_inputs(settings))
+        result = run_limited(settings, stage, case.rows)
         usage = watch.stop()
         _check(case, result.rows, result)
         topics = [spec.name for spec in topic_specs(stage.pipeline)]
@@ -164,13 +183,17 @@ def _run_in_memory(case: Case, folder: Path) -> Measured:
     ]
     with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as complained:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "streams", *command],
+            tied([sys.executable, "-P", "-m", "streams", *command]),
             stdout=said,
             stderr=complained,
             env=child_environment(os.environ),
             cwd=ROOT,
         )
-        _, status, used = os.wait4(process.pid, 0)
+        try:
+            _, status, used = os.wait4(process.pid, 0)
+        except BaseException:
+            process.kill()
+            raise
         process.returncode = os.waitstatus_to_exitcode(status)  # taken from under it, for the usage
         said.seek(0)
         complained.seek(0)

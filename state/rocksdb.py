@@ -20,7 +20,6 @@ from rocksdict import (
     DBCompressionType,
     Options,
     Rdict,
-    ReadOptions,
     WriteBatch,
     WriteBufferManager,
 )
@@ -67,9 +66,7 @@ class RocksStore:
     def scan(self, start: bytes, end: bytes, limit: int | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Rows with `start <= key < end` in key order, at most `limit`."""
         self._check_open()
-        bounds = ReadOptions()
-        bounds.set_iterate_upper_bound(end)
-        rows = cast(Iterator[tuple[bytes, bytes]], iter(self._db.items(from_key=start, read_opt=bounds)))
+        rows = _below(cast(Iterator[tuple[bytes, bytes]], iter(self._db.items(from_key=start))), end)
         return rows if limit is None else _first(rows, limit)
 
     def apply(self, rows: Mapping[bytes, bytes | None], positions: Mapping[str, ChangelogPosition]) -> None:
@@ -100,6 +97,18 @@ class RocksStore:
     def _check_open(self) -> None:
         if self._closed:
             raise RuntimeError("the store is closed")
+
+
+def _below(rows: Iterator[tuple[bytes, bytes]], end: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Rows before `end`.
+
+    Measured: RocksDB's own upper bound points into read options that rocksdict does not keep alive for the iterator, so once they are freed
+    a scan stops wherever the memory's new content says.
+    """
+    for row in rows:
+        if row[0] >= end:
+            return
+        yield row
 
 
 def _first(rows: Iterator[tuple[bytes, bytes]], limit: int) -> Iterator[tuple[bytes, bytes]]:

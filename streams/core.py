@@ -510,7 +510,8 @@ class CoreTask:
         deadlines = [key for key in keys if key[:1] == b"i"]
         if deadlines and not self._deadline_gate_open():
             deadlines = []
-        deadlines = [key for key in deadlines if self._timers.is_due(key, self._gate_ms)]  # the end was read after these only
+        # The end was read after those deadlines only that were due then.
+        deadlines = [key for key in deadlines if self._timers.is_due(key, self._gate_ms)]
         batch += [Event(self, TimerRang(key)) for key in (*others, *deadlines)]
 
     def _is_gated(self) -> bool:
@@ -911,7 +912,8 @@ class CoreTask:
             self._after.append(lambda: self._timers.arm(what.key, None))
             return [NoOp("timer-outlived")]
         if isinstance(row, InteractionRecord):
-            if row.answer is not None and row.status is InteractionStatus.PENDING:  # it was there first; once judged the row is armed again
+            # An answer that waits to be judged was there first; the row is armed again once it is judged.
+            if row.answer is not None and row.status is InteractionStatus.PENDING:
                 self._after.append(lambda: self._timers.arm(what.key, None))
                 return [NoOp("held-answer-first")]
             return expire(self._pipeline, execution, unit, row, live=live, now_ms=self._now())

@@ -530,7 +530,7 @@ class TransactionalLoop:
             raise
         except Exception as error:
             if self._is_committed:  # deciding it again would do it twice
-                logger.exception("a committed batch could not be applied; taking over from what is committed", role=self.name)
+                logger.exception("a committed batch could not be applied; taking over", role=self.name)
                 self._take_over_own(fenced=False)
                 return True
             logger.exception("a batch could not be decided; looking for the event", role=self.name)

@@ -102,7 +102,9 @@ class Outside:
         """Something an outside party does."""
         self.look()
         roll = self._rng.random()
-        if roll < self._scenario.mischief:
+        if self._scenario.early and self._rng.random() < 0.4:
+            self._foretell()
+        elif roll < self._scenario.mischief:
             self._mischief()
         elif self._answer_at_the_last_moment():
             return

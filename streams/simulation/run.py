@@ -183,7 +183,7 @@ class World:
             self.say(self.scenario.describe())
         self.scenario.author.reset()
         self.machines[0].start(self.at)
-        if self.rng.random() < 0.5:
+        if self.scenario.early or self.rng.random() < 0.5:
             self.submit()
         if self.rng.random() < 0.5:
             self._armed["continuation"] = self.rng.randint(1, STEPS), "kill"

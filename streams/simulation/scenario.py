@@ -41,6 +41,7 @@ class Scenario:
         steps: Moves of the part of the run in which things go wrong.
         silence: Part of the requests that are never answered.
         jumps: The wall clock may be set, in both directions.
+        early: The outside party likes to answer before it is asked.
         stalls: Jobs may overstay their limit.
         bounds: `schemas.limits` as they are in this run: small, so that a dozen items meet them.
     """
@@ -59,6 +60,7 @@ class Scenario:
     jumps: bool
     stalls: bool
     cancels: bool
+    early: bool
     bounds: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -75,7 +77,7 @@ class Scenario:
         return (
             f"{self.shape}: items {counts}, window {step.window}, live {step.live}, {step.strategy}, on timeout {step.on_timeout}, "
             f"output {output}, partitions {pipeline.partitions}, machines {self.machines} (static {self.static}), steps {self.steps}, "
-            f"silence {self.silence}, jumps {self.jumps}, stalls {self.stalls}, cancels {self.cancels}, bounds {dict(self.bounds)}"
+            f"silence {self.silence}, jumps {self.jumps}, stalls {self.stalls}, cancels {self.cancels}, early {self.early}, bounds {dict(self.bounds)}"
         )
 
 
@@ -105,7 +107,8 @@ def draw(seed: int, project: Path, output_dir: Path) -> Scenario:
     rng = Random(seed)  # noqa: S311 - a simulation is no secret
     base = rng.choice(shapes(project))
     author = author_of(base)
-    pipeline = _varied(base, rng, output_dir, author)
+    early = rng.random() < 0.2
+    pipeline = _varied(base, rng, output_dir, author, early=early)
     jumps, stalls, cancels = rng.random() < 0.25, rng.random() < 0.15, rng.random() < 0.15
     submissions, lost = _submissions(pipeline, author, rng)
     return Scenario(
@@ -123,12 +126,13 @@ def draw(seed: int, project: Path, output_dir: Path) -> Scenario:
         jumps=jumps,
         stalls=stalls,
         cancels=cancels,
+        early=early,
         bounds=_bounds(rng),
     )
 
 
-def _varied(base: Pipeline, rng: Random, output_dir: Path, author: Any) -> Pipeline:
-    live, window, signed = rng.random() < 0.6, rng.randint(1, 8), rng.random() < 0.5
+def _varied(base: Pipeline, rng: Random, output_dir: Path, author: Any, *, early: bool) -> Pipeline:
+    live, window, signed = rng.random() < 0.6, rng.randint(1, 8), rng.random() < 0.5 and not early
     on_timeout = rng.choice(("fail", "skip", "value"))
 
     def step_of(step: RunStep | AwaitStep) -> RunStep | AwaitStep:

@@ -69,6 +69,10 @@ def _cut(files: list[Path]) -> None:
             file.truncate(path.stat().st_size // 2)
 
 
+def _overwrite(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
 def _files(folder: Path, pattern: str) -> list[Path]:
     return sorted(path for path in folder.rglob(pattern) if path.is_file() and path.stat().st_size)
 
@@ -86,7 +90,7 @@ def _damages(app: App, old: Path, foreign: Path) -> dict[str, Callable[[], None]
         "manifests cut in half": lambda: _cut(_files(state, "MANIFEST*")),
         "an older copy": lambda: replace(old),
         "of a foreign topic": lambda: replace(foreign),
-        "format of another version": lambda: (own / "FORMAT").write_text("kawait-state 0\n"),
+        "format of another version": lambda: _overwrite(own / "FORMAT", "kawait-state 0\n"),
     }
 
 

@@ -116,3 +116,19 @@ def test_reads_go_on_while_the_owner_writes(factory: StoreFactory) -> None:
         reader.join()
     assert not wrong
     store.close()
+
+
+def test_a_scan_stays_whole_while_memory_is_used_otherwise(factory: StoreFactory) -> None:
+    """RocksDB's own upper bound points into memory that is free once the scan has begun."""
+    store = factory.open("core", 0)
+    keys = [b"t/8d7c2480-20d7-588a-8372-363e298fa8a7.1.%09d" % number for number in range(2_000)]
+    store.apply(dict.fromkeys(keys, b"value"), {"topic": AT_1})
+    found: list[bytes] = []
+    for key, _ in store.scan(
+        b"t/8d7c2480-20d7-588a-8372-363e298fa8a7.1.", b"t/8d7c2480-20d7-588a-8372-363e298fa8a7.1.~"
+    ):
+        found.append(key)
+        store.scan(b"u/", b"u/%d" % len(found))  # takes memory and frees it
+        bytes(len(found) % 64)
+    assert found == keys
+    store.close()

@@ -1,0 +1,173 @@
+"""The bench works: tiny sizes, in memory only."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from bench import instructions, latency, limit, plot, report, stages, throughput
+from bench.budget import Budget, TopicShare
+from bench.idle import Idle
+from bench.place import machine
+from bench.plan import FULL, QUICK
+from bench.restore import Restored
+from bench.results import Results
+from streams.core import CoreTask
+
+CASE = throughput.Case(group="rows", rows=1_000)
+
+
+def measured(case: throughput.Case = CASE, rate: float = 2_500.0) -> throughput.Measured:
+    parts = {"core": 100.0, "ingress": 20.0, "provider": 20.0, "broker": 80.0}
+    return throughput.Measured(case=case, seconds=1.0, rows_per_s=rate, cpu_us_per_row=parts, peak_mib={"core": 90.0})
+
+
+def moments(item: int) -> dict[str, float]:
+    """An item whose hops take 1, 2, 3, ... ms."""
+    at, found = 1000.0 * item, {}
+    for number, (_, start, end) in enumerate(latency.HOPS, 1):
+        found[start] = at
+        at += number
+        found[end] = at
+    return found
+
+
+@pytest.fixture
+def results() -> Results:
+    """A run of every part, with made-up figures."""
+    found = Results(plan="made-up", machine=machine())
+    for when, rate in (("before", 10_000.0), ("after", 12_000.0)):
+        found.limits[when] = limit.Limit(rows=100, rows_per_s=rate, wall_s=1.0, cpu_s={"core": 1.0})
+    found.throughput.append(measured())
+    found.latency.append(latency.summary(1, {item: moments(item) for item in range(10)}, 10))
+    share = TopicShare(topic="facts", records=3.0, markers=0.1, bytes=500.0, disk_bytes=None)
+    found.budgets.append(Budget(case=CASE, topics=[share, share]))
+    found.restores.append(
+        Restored(
+            state="open",
+            rows=50_000,
+            changelog_records=1,
+            restore_s=2.0,
+            ready_lost_s=3.0,
+            ready_kept_s=1.0,
+            peak_mib=1.0,
+        )
+    )
+    found.idle.append(Idle(load="nothing", parked=0, seconds=1.0, percent={"core": 0.5}))
+    return found
+
+
+def test_a_run_in_memory_is_measured(tmp_path: Path) -> None:
+    case = throughput.Case(group="memory", rows=12, broker="memory")
+    found = throughput.run(case, None, tmp_path)
+    assert found.rows_per_s > 0
+    assert found.cpu_us_per_row["all"] > 0
+    assert found.peak_mib["all"] > 10
+    assert found.complaints == []
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_a_profile_covers_the_whole_run(tmp_path: Path, *, live: bool) -> None:
+    original = CoreTask.decide
+    found = stages.measure(30, tmp_path, live=live)
+    assert CoreTask.decide is original
+    assert sum(stage.us_per_row for stage in found.stages) == pytest.approx(found.total_us_per_row)
+    calls = {stage.name: stage.calls for stage in found.stages}
+    assert calls["core: decide AnswerArrived"] == 30
+    assert calls["pool: publish the output"] == 1
+
+
+def test_time_within_a_stage_counts_once() -> None:
+    now_s = iter([0.0, 1.0, 4.0, 10.0])
+    watch = stages.Stopwatch(lambda: next(now_s))
+    inner = watch.timed(lambda: None, "inner")
+    watch.timed(inner, "outer")()
+    assert watch.self_s == {"outer": 7.0, "inner": 3.0}
+
+
+def test_a_gate_hands_through_results_and_errors() -> None:
+    def fail() -> None:
+        raise KeyError("k")
+
+    gate = instructions.Gate()
+    assert gate.address
+    # One within the other, as a stage that runs inside another.
+    assert gate.through(lambda value: gate.through(lambda: value + 1)())(1) == 2
+    with pytest.raises(KeyError, match="k"):
+        gate.through(fail)()
+
+
+def test_a_profile_of_callgrind_is_read_by_address() -> None:
+    call = "cfn=({0}) {1}\ncalls=1 0\n* {2}\n"
+    address = "0x00000000000000ff"
+    called = [(2, address, 100), (3, "other", 7), (4, f"{address}'2", 30)]
+    text = "fn=(1) main\n0 5\n" + "".join(call.format(*each) for each in called) + "totals: 500\n"
+    small = instructions.read_callgrind(text, {"stage": 0xFF})
+    assert small == {"total": 500, "stage": 130}
+    large = {"total": 2_500, "stage": 1_130}
+    found = instructions.difference(small, large, (10, 20))
+    assert found.per_row == 200
+    assert found.stages == {"stage": 100, "loop: the rest": 100}
+
+
+def test_hops_add_up_to_the_whole() -> None:
+    found = latency.summary(1, {item: moments(item) for item in range(20)}, 20)
+    assert found.samples == 18
+    assert [hop.p50_ms for hop in found.hops] == list(range(1, len(latency.HOPS) + 1))
+    assert sum(hop.mean_ms for hop in found.hops) == pytest.approx(found.committed.mean_ms)
+    assert found.resume.mean_ms == found.committed.mean_ms - len(latency.HOPS)
+
+
+def test_an_item_that_was_not_followed_to_its_end_is_no_sample() -> None:
+    with pytest.raises(throughput.RunFailed, match="1 of 2 payments"):
+        latency.summary(16, {0: moments(0), 1: {"dispatched": 1.0}}, 2)
+
+
+def test_ratios_are_to_the_mean_of_both_limits(results: Results) -> None:
+    assert results.ratio(results.throughput[0]) == pytest.approx(2_500 / 11_000)
+    memory = measured(throughput.Case(group="memory", rows=10, broker="memory"))
+    assert results.ratio(memory) is None
+
+
+def test_doubts_say_when_the_machine_was_not_quiet(results: Results) -> None:
+    assert any("not quiet" in doubt for doubt in results.doubts())
+    del results.limits["after"]
+    assert results.doubts() == []
+
+
+def test_a_report_is_written(results: Results, tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n", encoding="utf-8")
+    report.write_readme(results, readme)
+    text = readme.read_text(encoding="utf-8")
+    assert text.startswith("before\n")
+    assert text.endswith(f"{report.END}\nafter\n")
+    assert "old" not in text
+    assert "0.227" in text  # 2,500 of 11,000
+    assert "| live: all | 6.000 |" in text
+    results.write(tmp_path / "bench.json")
+    told = json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))
+    assert told["throughput"][0]["ratio"] == pytest.approx(2_500 / 11_000)
+    assert plot.draw(results, tmp_path / "bench.png")
+    assert (tmp_path / "bench.png").stat().st_size > 1_000
+    console = Console(width=200, record=True, quiet=True)
+    report.show(results, console)
+
+
+def test_the_readme_has_its_place() -> None:
+    text = report.README.read_text(encoding="utf-8")
+    assert text.count(report.BEGIN) == text.count(report.END) == 1
+
+
+def test_each_plan_measures_what_is_promised() -> None:
+    cases = FULL.cases()
+    assert {(case.rows, case.live) for case in cases if case.group == "rows"} == {
+        (rows, live) for rows in (1_000, 10_000, 100_000) for live in (True, False)
+    }
+    assert {case.window for case in cases if case.group == "windows"} == {128, 1_024, 8_192, 16_384}
+    assert {case.workers for case in cases if case.group == "workers"} == {1, 2}
+    assert len({case.name for case in cases}) == len(cases)
+    assert sum(case.rows for case in QUICK.cases()) < sum(case.rows for case in cases) / 5
