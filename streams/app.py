@@ -95,7 +95,9 @@ def verify_topics(pipeline: Pipeline, log: Log, *, timeout_s: float = TOPICS_TIM
             problems += mismatches(spec, state.partitions, state.config)
     if missing:
         named = f"{missing[0]} and {len(missing) - 1} more" if len(missing) > 1 else missing[0]
-        problems.append(f"missing topics: {named}; create them with `kawait topics {pipeline.path} --app {pipeline.app}`")
+        problems.append(
+            f"missing topics: {named}; create them with `kawait topics {pipeline.path} --app {pipeline.app}`"
+        )
     if problems:
         raise TopicMismatch("\n".join(problems))
     return {name: state.topic_id for name, state in known.items()}

@@ -654,7 +654,9 @@ class TransactionalLoop:
         ends: dict[TopicPartition, int] = {}
         for task, rows in changes.items():
             placed = [(*task.changelog_of(key), value) for key, value in rows.items()]
-            last = {at: place for place, (at, _, _) in enumerate(placed)}  # whose delivery report is its partition's highest
+            last = {
+                at: place for place, (at, _, _) in enumerate(placed)
+            }  # whose delivery report is its partition's highest
             for place, (at, record_key, value) in enumerate(placed):
                 note = _noting(ends, at) if last[at] == place else None
                 produce(at.topic, value, key=record_key, partition=at.partition, on_offset=note)

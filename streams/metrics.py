@@ -36,7 +36,9 @@ class Metrics:
         self._unknown = Counter("kawait_commits_unknown", "Commits with an unknown outcome", ["role"], registry=made)
         self._rebalances = Counter("kawait_rebalances", "Assignments received", ["role"], registry=made)
         self._assigned = Gauge("kawait_assigned_partitions", "Partitions owned", ["role"], registry=made)
-        self._restore_done = Gauge("kawait_restore_done_records", "Changelog offsets followed", ["partition"], registry=made)
+        self._restore_done = Gauge(
+            "kawait_restore_done_records", "Changelog offsets followed", ["partition"], registry=made
+        )
         self._restore_total = Gauge(
             "kawait_restore_total_records", "Changelog offsets to follow", ["partition"], registry=made
         )
@@ -44,7 +46,9 @@ class Metrics:
         self.oldest_pending_age = Gauge(
             "kawait_oldest_pending_age_seconds", "Age of the oldest request without an answer", registry=made
         )
-        self.window_occupancy = Gauge("kawait_window_occupancy", "Window slots taken over all live sessions", registry=made)
+        self.window_occupancy = Gauge(
+            "kawait_window_occupancy", "Window slots taken over all live sessions", registry=made
+        )
 
     def decided(self, counts: Mapping[tuple[str, str], int]) -> None:
         """What a committed batch did."""

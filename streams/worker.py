@@ -258,7 +258,11 @@ class ObjectPoller:
             self._complained = False
         except OSError as error:
             if not self._complained:
-                logger.warning("the input location cannot be listed", location=str(self._location), detail=error.strerror or str(error))
+                logger.warning(
+                    "the input location cannot be listed",
+                    location=str(self._location),
+                    detail=error.strerror or str(error),
+                )
                 self._complained = True
             return
         current = set()

@@ -23,7 +23,9 @@ from streams.outcomes import STORE_TIMEOUT_S, WAIT_TIMEOUT_S, Outcome, command_o
 )
 @options.option("--payload", metavar="VALUE|@FILE|-", help="Submit this JSON: a value, a file's content, or stdin.")
 @options.option(
-    "--key", metavar="KEY", help="Submission key: the same key is the same execution; another key runs the same input once more. [default: the content]"
+    "--key",
+    metavar="KEY",
+    help="Submission key: the same key is the same execution; another key runs the same input once more. [default: the content]",
 )
 @options.option("--wait", is_flag=True, help="Wait until the execution has ended.")
 @options.option(

@@ -53,7 +53,7 @@ def main() -> int:
             importlib.import_module(f"tests.acceptance.{module}")
     seed = args.seed if args.seed is not None else random.SystemRandom().randrange(1_000_000)
     folder = Path(tempfile.mkdtemp(prefix="kawait-acceptance-"))
-    ground = Ground(folder, quick=args.quick, seed=seed, say=_say)
+    ground = Ground(folder, quick=args.quick, seed=seed)
     results: list[Result] = []
     began_s = time.monotonic()
     try:

@@ -54,13 +54,14 @@ class Ground:
         folder: For everything that the lines write.
         quick: Fewer rows and rounds.
         seed: Of what is random.
+        bootstrap: A broker that is there; None: `KAWAIT_BOOTSTRAP`, or one of our own.
     """
 
-    def __init__(self, folder: Path, *, quick: bool, seed: int, say: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, *, quick: bool = False, seed: int = 1, bootstrap: str | None = None) -> None:
         self.folder = folder
+        self._given = bootstrap or os.environ.get("KAWAIT_BOOTSTRAP")
         self.quick = quick
         self.seed = seed
-        self.say = say
         self.secret = secrets.token_urlsafe(32)
         self.environ = {**os.environ, TOKEN_NAME: self.secret}
         self._broker: ThrowawayBroker | None = None
@@ -74,8 +75,7 @@ class Ground:
     @property
     def bootstrap(self) -> str:
         """A broker that no line may harm."""
-        given = os.environ.get("KAWAIT_BOOTSTRAP")
-        return given or self.broker().bootstrap
+        return self._given or self.broker().bootstrap
 
     def broker(self) -> ThrowawayBroker:
         """The broker of the lines that do not bring their own."""
