@@ -77,4 +77,4 @@ def _hops(results: Results, axis: Any) -> None:
         axis.barh(names, spent, left=left, label=hops[0].name)
         left = [before + more for before, more in zip(left, spent, strict=True)]
     axis.set_xlabel("mean ms by hop, dispatch to committed output")
-    axis.legend(fontsize=7, ncols=3)
+    axis.legend(fontsize=7, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.14))

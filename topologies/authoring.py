@@ -155,7 +155,9 @@ def _put_aside(app_dir: Path) -> None:
 
 
 def _top_level_names(app_dir: Path) -> frozenset[str]:
-    """What `import name` finds in the app dir, less the names that never move (rules 3 and 4)."""
+    """What `import name` finds in the app dir, less the names that never move (rules 3 and 4); nothing once it was deleted."""
+    if not app_dir.is_dir():
+        return frozenset()
     files = {file.stem for file in app_dir.glob("*.py")}
     folders = {folder.name for folder in app_dir.iterdir() if folder.is_dir() and folder.name.isidentifier()}
     return frozenset((files | folders) - set(RESERVED) - sys.stdlib_module_names - {"__init__", "__main__"})

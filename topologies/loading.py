@@ -129,7 +129,8 @@ class _Loader:
         self._problems.add(fields.node, "app-dir", message, advice, line=0)
 
     def _names(self, fields: Fields) -> str:
-        written = fields.text("app", required="write app: my-app, the prefix of topics and groups") or ""
+        required = None if self._app_override else "write app: my-app, the prefix of topics and groups"
+        written = fields.text("app", required=required) or self._app_override or ""
         name = fields.text("name", default=written) or written
         app = self._app_override or written
         self._app = app if _NAME.fullmatch(app) else ""  # a faulty one is reported here, not again in every topic

@@ -324,13 +324,13 @@ def _stored_at(world: World) -> dict[tuple[str, int, int], int]:
 def _is_taken(world: World, sent: Sent) -> bool:
     """Admitted, the same as what was admitted, or held."""
     ledger = world.ledger
-    known: list[bytes] = []
+    known = [held.answer for held in ledger.held.get(sent.interaction_id, ())]
     admitted = ledger.admitted.get(sent.interaction_id)
-    if admitted is not None:
+    if (
+        admitted is not None and sent.interaction_id not in ledger.timed_out
+    ):  # else it is the step's own value, nobody's answer
         known.append(admitted.completion if admitted.answer is None else admitted.answer)
-    known += [held.answer for held in ledger.held.get(sent.interaction_id, ())]
-    step = world.scenario.pipeline.await_step(parse_interaction_id(sent.interaction_id).step_index)
-    kind = step.answer_type
+    kind = world.scenario.pipeline.await_step(parse_interaction_id(sent.interaction_id).step_index).answer_type
     try:
         mine = kind.to_json(kind.validate_json(msgspec.json.encode(sent.value)))
     except ValueError:

@@ -73,6 +73,7 @@ def kill(ground: Ground, checks: Checks) -> None:
     while kills < rounds and not app.ended([name]):
         time.sleep(chance.uniform(0, usual_s / 6))
         takeovers.append(_restart(app))
+        checks.say(f"      kill {kills + 1}: ready in {takeovers[-1]:.2f} s")
         kills += 1
     held, figures = app.judge(rows, [path], app.wait([name]), expected)
     checks.that(f"one run of {rows} rows with {kills} kills: one request and one output a row", held, figures)

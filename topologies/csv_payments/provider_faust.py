@@ -53,9 +53,8 @@ def build_app(settings: ProviderSettings) -> faust.App:
         loop=asyncio.get_running_loop(),
         broker=[f"kafka://{server.strip()}" for server in settings.bootstrap.split(",")],
         store="memory://",
-        datadir=Path(tempfile.gettempdir())
-        / "kawait-faust"
-        / settings.group_id,  # the default is the working directory
+        # The default is the working directory. One level below a folder that is there: Faust makes no parents.
+        datadir=Path(tempfile.gettempdir()) / f"kawait-faust-{settings.group_id}",
         key_serializer="raw",
         value_serializer="raw",
         consumer_auto_offset_reset="earliest",

@@ -1,0 +1,48 @@
+"""What all core tasks of a worker share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from connectors.resume_token import TokenSigner
+from state.table import StoreFactory
+from streams.log import Log, TopicPartition
+from streams.metrics import Metrics
+from streams.names import Names
+from streams.pool import Pool
+from streams.segments import Suffix
+from topologies.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from streams.clock import Clock
+
+
+@dataclass(kw_only=True)
+class CoreContext:
+    """What all core tasks of a worker share."""
+
+    pipeline: Pipeline
+    names: Names
+    log: Log
+    clock: Clock
+    pool: Pool
+    stores: StoreFactory
+    signer: TokenSigner | None
+    metrics: Metrics
+    instance: str
+    topic_ids: Mapping[str, str]
+    consumed: Callable[[TopicPartition], int]
+    """How far the consumer has read a partition, past markers."""
+    decided: Callable[[TopicPartition], int]
+    """How far the partition's records are decided and committed."""
+    live_sessions: int = 0
+    suffixes: dict[int, Suffix] = field(default_factory=dict)
+
+    def suffix(self, await_index: int) -> Suffix:
+        """The compiled suffix of an await step."""
+        found = self.suffixes.get(await_index)
+        if found is None:
+            found = self.suffixes[await_index] = Suffix(self.pipeline, await_index)
+        return found
