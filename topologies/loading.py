@@ -129,7 +129,7 @@ class _Loader:
         self._problems.add(fields.node, "app-dir", message, advice, line=0)
 
     def _names(self, fields: Fields) -> str:
-        required = None if self._app_override else "write app: my-app, the prefix of topics and groups"
+        required = "" if self._app_override else "write app: my-app, the prefix of topics and groups"
         written = fields.text("app", required=required) or self._app_override or ""
         name = fields.text("name", default=written) or written
         app = self._app_override or written
