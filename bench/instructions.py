@@ -23,17 +23,17 @@ from typing import Any
 
 from bench.place import ROOT, tied
 from bench.stages import run_driver
-from streams import core, loop, memory_log, segments, session
+from streams import core, intake, local_work, loop, memory_log, segments, source
 
 SIZES = (300, 1_300)
 TIMEOUT_S = 300.0
 TOTAL = "total"
 LOG_STAGE = "driver: log takes records"
 COUNTED: dict[str, tuple[tuple[Any, str], ...]] = {
-    "pool: pull items from the source": ((session.SourceStream, "pull"),),
-    "pool: project and shape answers": ((core.CoreTask, "_project"),),
+    "pool: pull items from the source": ((source.SourceStream, "pull"),),
+    "pool: project and shape answers": ((intake.Intake, "_project"),),
     "pool: run suffixes": ((segments.Suffix, "run_chunk"),),
-    "pool: publish the output": ((core, "publish_object"),),
+    "pool: publish the output": ((local_work, "publish_object"),),
     "core: decode records": ((core.CoreTask, "accept"),),
     "core and ingress: decide": ((loop.TransactionalLoop, "_decide"),),
     "core: encode and apply rows": ((core.CoreTask, "changes"), (core.CoreTask, "apply")),

@@ -19,7 +19,7 @@ import msgspec
 
 from bench.throughput import RunFailed, inputs_for
 from schemas.envelopes import RequestEnvelope
-from streams import core, ingress, loop, memory_log, segments, session, testing
+from streams import core, ingress, intake, local_work, loop, memory_log, segments, source, testing
 from streams.demo import PIPELINE, TOKEN_NAME
 from topologies.csv_payments import mock
 from topologies.loading import load_pipeline
@@ -33,10 +33,10 @@ def _decide_name(arguments: tuple[Any, ...]) -> str:
 
 
 STAGES: tuple[tuple[Any, str, Name], ...] = (
-    (session.SourceStream, "pull", "pool: pull items from the source"),
-    (core.CoreTask, "_project", "pool: project and shape answers"),
+    (source.SourceStream, "pull", "pool: pull items from the source"),
+    (intake.Intake, "_project", "pool: project and shape answers"),
     (segments.Suffix, "run_chunk", "pool: run suffixes"),
-    (core, "publish_object", "pool: publish the output"),
+    (local_work, "publish_object", "pool: publish the output"),
     (loop.TransactionalLoop, "_poll", "loop: poll"),
     (core.CoreTask, "accept", "core: decode records"),
     (core.CoreTask, "prefetch", "core: prefetch rows"),

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 from streams.log import Record
-from streams.loop import Event, Task
 from streams.pool import Job, Pool
+from streams.task import Event, Task
 
 Done = Callable[[Any, BaseException | None], None]
 """Takes a job's result or its error, on the loop's thread."""

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from connectors.resume_token import TokenSigner
 from schemas import limits
@@ -16,13 +16,15 @@ from state.keys import TABLES
 from state.table import StoreFactory
 from streams.clock import Clock
 from streams.continuations import ContinuationContext, ContinuationTask
-from streams.core import CoreContext, CoreTask
+from streams.core import CoreTask
+from streams.core_context import CoreContext
 from streams.ingress import IngressContext, IngressTask
 from streams.log import Log, TopicSpec
 from streams.loop import TransactionalLoop
 from streams.metrics import Metrics
 from streams.names import Names
 from streams.pool import Pool, ThreadPool
+from streams.segments import Suffixes
 from topologies.pipeline import Pipeline, TopicSource
 
 TOPICS_TIMEOUT_S = 30.0
@@ -111,7 +113,6 @@ class Worker:
     pools: list[Pool]
     metrics: Metrics
     core: CoreContext | None = None
-    factories: list[Callable[[], None]] = field(default_factory=list)
 
     @property
     def is_ready(self) -> bool:
@@ -124,8 +125,6 @@ class Worker:
             loop.close()
         for pool in self.pools:
             pool.close()
-        for release in self.factories:
-            release()
 
 
 def build_worker(
@@ -182,6 +181,7 @@ def build_worker(
             signer=signer,
             metrics=shared,
             instance=instance,
+            suffixes=Suffixes(pipeline),
             topic_ids={names.changelog(table): topic_ids[names.changelog(table)] for table in TABLES.values()},
             consumed=lambda partition: worker.loops["core"].consumed(partition),  # noqa: PLW0108 - the loop is made after it
             decided=lambda partition: worker.loops["core"].positions.get(partition, -1),
@@ -208,7 +208,9 @@ def build_worker(
     if "continuation" in roles:
         pool = make()
         worker.pools.append(pool)
-        continuation = ContinuationContext(pipeline=pipeline, names=names, clock=clock, pool=pool, metrics=shared)
+        continuation = ContinuationContext(
+            pipeline=pipeline, names=names, clock=clock, pool=pool, metrics=shared, suffixes=Suffixes(pipeline)
+        )
         worker.loops["continuation"] = loop(
             "continuation",
             (names.continuations,),

@@ -191,3 +191,10 @@ class Restore:
             topic: ChangelogPosition(self._topic_ids[topic], self._position[self._at[topic]], now_ms)
             for topic in topics
         }
+
+
+def changelog_positions(
+    ends: Mapping[TopicPartition, int], topic_ids: Mapping[str, str], now_ms: int
+) -> dict[str, ChangelogPosition]:
+    """Changelog positions to store with a batch's rows."""
+    return {at.topic: ChangelogPosition(topic_ids[at.topic], offset + 1, now_ms) for at, offset in ends.items()}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -17,14 +17,15 @@ from schemas.envelopes import Continuation, ContinuationCompletion
 from schemas.errors import CallTimeout, PoisonRecord
 from schemas.identity import home_partition
 from streams import dead_letters
-from streams.ingress import StatelessTask
 from streams.log import Record, TopicPartition
-from streams.loop import Event, Outputs
 from streams.metrics import Metrics
 from streams.names import Names
 from streams.pool import Finished, Pool, Ticket
-from streams.segments import Suffix, describe_error
+from streams.segments import Suffixes, describe_error
 from streams.session import ChunkSize
+from streams.stateless_task import StatelessTask
+from streams.task import Event, Outputs
+from topologies.ending import MESSAGE_CHARS_MAX
 from topologies.pipeline import Pipeline
 
 if TYPE_CHECKING:
@@ -42,14 +43,7 @@ class ContinuationContext:
     clock: Clock
     pool: Pool
     metrics: Metrics
-    suffixes: dict[int, Suffix] = field(default_factory=dict)
-
-    def suffix(self, await_index: int) -> Suffix:
-        """The compiled suffix of an await step."""
-        found = self.suffixes.get(await_index)
-        if found is None:
-            found = self.suffixes[await_index] = Suffix(self.pipeline, await_index)
-        return found
+    suffixes: Suffixes
 
 
 Entry = tuple[Record, Continuation | PoisonRecord]
@@ -124,7 +118,7 @@ class ContinuationTask(StatelessTask):
         self._run(chunk, first)
 
     def _run(self, chunk: _Chunk, first: Continuation) -> None:
-        suffix = self._ctx.suffix(first.step_index)
+        suffix = self._ctx.suffixes.of(first.step_index)
         todo = [
             entry[1].completion for entry in chunk.entries[len(chunk.results) :] if isinstance(entry[1], Continuation)
         ]
@@ -221,6 +215,6 @@ def outcome_failed(completion: ContinuationCompletion, code: str, message: str) 
         completion.attempt,
         [],
         code,
-        message[:2000],
+        message[:MESSAGE_CHARS_MAX],
         retryable=False,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from connectors.resume_token import TokenSigner
@@ -12,7 +12,7 @@ from streams.log import Log, TopicPartition
 from streams.metrics import Metrics
 from streams.names import Names
 from streams.pool import Pool
-from streams.segments import Suffix
+from streams.segments import Suffixes
 from topologies.pipeline import Pipeline
 
 if TYPE_CHECKING:
@@ -37,12 +37,6 @@ class CoreContext:
     """How far the consumer has read a partition, past markers."""
     decided: Callable[[TopicPartition], int]
     """How far the partition's records are decided and committed."""
+    suffixes: Suffixes
     live_sessions: int = 0
-    suffixes: dict[int, Suffix] = field(default_factory=dict)
-
-    def suffix(self, await_index: int) -> Suffix:
-        """The compiled suffix of an await step."""
-        found = self.suffixes.get(await_index)
-        if found is None:
-            found = self.suffixes[await_index] = Suffix(self.pipeline, await_index)
-        return found
+    """Over all tasks; at most `limits.LIVE_SESSIONS_MAX`."""

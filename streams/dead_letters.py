@@ -20,8 +20,8 @@ from schemas.envelopes import (
     Refusal,
 )
 from streams.log import Record
-from streams.loop import Outputs
 from streams.names import Names
+from streams.task import Outputs
 from topologies.pipeline import AwaitStep
 
 DETAIL_CHARS_MAX = 2_000

@@ -6,7 +6,7 @@ refusals; the core judges token and shape again with the row at hand. Stateless:
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -29,10 +29,10 @@ from schemas.errors import PeerError, PoisonRecord, TokenRejected
 from schemas.identity import execution_id, home_partition, parse_interaction_id
 from streams import dead_letters
 from streams.log import Record, TopicPartition
-from streams.loop import Event, Outputs
 from streams.metrics import Metrics
 from streams.names import Names
-from streams.pool import Finished
+from streams.stateless_task import StatelessTask
+from streams.task import Event, Outputs
 from topologies.pipeline import AwaitStep, Pipeline, TopicSource, fill_template
 
 if TYPE_CHECKING:
@@ -50,67 +50,6 @@ class IngressContext:
     clock: Clock
     signer: TokenSigner | None
     metrics: Metrics
-
-
-class StatelessTask:
-    """The parts of a `streams.loop.Task` that need no rows."""
-
-    def __init__(self, inputs: tuple[TopicPartition, ...]) -> None:
-        self.inputs = inputs
-        self.ready: deque[Event] = deque()
-
-    def restore(self, budget_s: float) -> bool:
-        """Nothing to restore."""
-        del budget_s
-        return True
-
-    def start(self) -> None:
-        """Nothing to take up."""
-
-    def finished(self, finished: Finished) -> None:
-        """No local work."""
-
-    def events(self, room: int) -> list[Event]:
-        """Records in order."""
-        return [self.ready.popleft() for _ in range(min(room, len(self.ready)))]
-
-    def has_work(self) -> bool:
-        """Whether records wait."""
-        return bool(self.ready)
-
-    def is_full(self) -> bool:
-        """Whether reading should wait."""
-        return len(self.ready) > 2 * limits.BATCH_RECORDS_MAX
-
-    def next_due_ms(self) -> int | None:
-        """No timers."""
-        return None
-
-    def prefetch(self, events: Sequence[Event]) -> None:
-        """No rows."""
-
-    def settle(self, outputs: Outputs) -> None:
-        """Nothing follows."""
-
-    def changes(self) -> Mapping[bytes, bytes | None]:
-        """No rows."""
-        return {}
-
-    def changelog_of(self, key: bytes) -> tuple[TopicPartition, bytes]:
-        """No rows."""
-        raise AssertionError(key)
-
-    def apply(self, rows: Mapping[bytes, bytes | None], ends: Mapping[TopicPartition, int]) -> None:
-        """No rows."""
-
-    def release(self) -> None:
-        """No local work."""
-
-    def drop(self) -> None:
-        """Nothing is kept but the events, which the loop has."""
-
-    def close(self) -> None:
-        """Nothing to free."""
 
 
 class IngressTask(StatelessTask):
@@ -136,10 +75,7 @@ class IngressTask(StatelessTask):
             else:
                 self._rekey(record, outputs)
         except PoisonRecord as error:
-            self._counts["dead", error.reason] += 1
-            dead_letters.write_record(
-                outputs, self._ctx.names, record, reason=error.reason, detail=str(error), at_ms=self._ctx.clock.now_ms()
-            )
+            self._dead_letter(record, error.reason, str(error), outputs)
 
     def apply(self, rows: Mapping[bytes, bytes | None], ends: Mapping[TopicPartition, int]) -> None:
         """The batch is committed: count it."""
@@ -153,13 +89,13 @@ class IngressTask(StatelessTask):
 
     def quarantine(self, event: Event, error: Exception, outputs: Outputs) -> None:
         """Dead-letter a record that cannot be committed."""
-        self._counts["dead", "not-committable"] += 1
-        detail = f"{type(error).__name__}: {error}"
-        at_ms = self._ctx.clock.now_ms()
         assert event.record is not None
-        dead_letters.write_record(
-            outputs, self._ctx.names, event.record, reason="not-committable", detail=detail, at_ms=at_ms
-        )
+        self._dead_letter(event.record, "not-committable", f"{type(error).__name__}: {error}", outputs)
+
+    def _dead_letter(self, record: Record, reason: str, detail: str, outputs: Outputs) -> None:
+        self._counts["dead", reason] += 1
+        at_ms = self._ctx.clock.now_ms()
+        dead_letters.write_record(outputs, self._ctx.names, record, reason=reason, detail=detail, at_ms=at_ms)
 
     def _submit(self, record: Record, source: TopicSource, outputs: Outputs) -> None:
         """One execution a record; the key template, or else the record's place, makes a repeat a duplicate."""

@@ -92,7 +92,7 @@ class Intake:
         value: Any = None
         try:
             value = codec.decode(record.value)
-            if not isinstance(value, kinds):
+            if type(value) not in kinds:
                 raise PoisonRecord("wrong-kind", f"a {type(value).__name__} does not belong on {record.topic}")
             home = _home(value.execution_id, self._pipeline.partitions)
             if home != self._partition:

@@ -31,7 +31,11 @@ from streams.log import Isolation, Rebalance, TopicPartition, TopicSpec, TopicSt
 
 _T = TypeVar("_T")
 
-_PASSING = frozenset({KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION, NO_LEADER})
+_STALE = frozenset(
+    {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH}
+)
+"""Measured: after a restart of the broker the admin client goes on asking with the leader epochs that it knew, and is refused for good."""
+_PASSING = frozenset({KafkaError.LEADER_NOT_AVAILABLE, NO_LEADER}) | _STALE
 _PASSING_WAIT_S = 0.05
 _ISOLATION = {"committed": IsolationLevel.READ_COMMITTED, "uncommitted": IsolationLevel.READ_UNCOMMITTED}
 
@@ -51,7 +55,10 @@ class KafkaLog:
         self.last_error: str | None = None
         """What a client last complained about in the background; for health, not for decisions."""
         self._settings = KafkaSettings(bootstrap, config)
-        self._admin = AdminClient({**self._settings.admin(), "error_cb": self._on_error})  # type: ignore[dict-item] # its stub forgets callbacks
+        self._admin = self._new_admin()
+
+    def _new_admin(self) -> AdminClient:
+        return AdminClient({**self._settings.admin(), "error_cb": self._on_error})  # type: ignore[dict-item] # its stub forgets callbacks
 
     def _on_error(self, error: KafkaError) -> None:
         self._note(error.str())
@@ -182,7 +189,7 @@ class KafkaLog:
             time.sleep(_PASSING_WAIT_S)
 
     def _until(self, timeout_s: float, doing: str, ask: Callable[[float], _T]) -> _T:
-        """Ask the cluster; again while a leader is being chosen.
+        """Ask the cluster; again while a leader is being chosen, with a new client where the old one's view of it is out of date.
 
         Raises:
             LogUnavailable: no answer within `timeout_s`.
@@ -193,7 +200,10 @@ class KafkaLog:
             try:
                 return ask(max(0.1, end_s - time.monotonic()))
             except KafkaException as raised:
-                if error_of(raised).code() not in _PASSING or time.monotonic() > end_s:
+                code = error_of(raised).code()
+                if code in _STALE:
+                    self._admin = self._new_admin()
+                if code not in _PASSING or time.monotonic() > end_s:
                     raise unavailable(raised, doing, self.bootstrap) from raised
             except FutureTimeoutError as raised:
                 raise LogUnavailable(f"no answer from the broker at {self.bootstrap} for {doing}") from raised

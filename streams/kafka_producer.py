@@ -44,6 +44,7 @@ class KafkaProducer:
         self._ready = False
         self._torn = False  # a record was lost on the way: the client's sequence numbers have a hole
         self._open = False
+        self._aborting = False  # the broker has not confirmed the end of a dropped transaction yet
         self._fenced = False
         self._failure: LogError | None = None  # why the open transaction must not be committed
 
@@ -66,6 +67,8 @@ class KafkaProducer:
 
     def begin(self) -> None:
         """Open a transaction."""
+        if self._aborting:
+            self._finish_abort()
         if self._torn:
             self._renew()
         try:
@@ -167,19 +170,24 @@ class KafkaProducer:
         if not self._open:
             return
         self._open = False
+        self._aborting = True
+        with contextlib.suppress(LogUnavailable):  # `begin` tries again
+            self._finish_abort()
+
+    def _finish_abort(self) -> None:
+        """End the transaction that is being dropped; measured: until that is done the client takes no other call (a broker that restarts)."""
         try:
             self._client.abort_transaction(_ABORT_TIMEOUT_S)
         except KafkaException as raised:
             error = error_of(raised)
             self._note(error.str())
-            if is_fenced(error):
-                self._fenced = True
+            if is_fenced(error) or not (error.retriable() or error.code() in UNDELIVERED):
+                self._fenced = True  # only a new producer may find out
                 raise ProducerFenced(f"abort of {self._id!r}: {error.str()}") from raised
-            return
-        self._failure = None
+            raise unavailable(error, f"the abort of {self._id!r}", self._bootstrap) from raised
+        self._aborting, self._failure = False, None
         if self._torn:
-            with contextlib.suppress(LogUnavailable):  # `begin` tries again
-                self._renew()
+            self._renew()
 
     def _renew(self) -> None:
         """Make a new client under the same id; its caller knows from an abort that the id is still ours.

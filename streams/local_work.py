@@ -21,17 +21,16 @@ from state.execution import ExecutionRecord
 from streams.agenda import Agenda
 from streams.core_context import CoreContext
 from streams.events import OutputPublished, PublicationBroke, ResultCollected, SegmentBroke, SegmentEnded
-from streams.loop import Event, Outputs
 from streams.pool import Job, Ticket
 from streams.publishing import collect, publish_object
 from streams.rows import PartitionRows, TaskClosed
 from streams.segments import run_segment, run_steps, time_limit_s
 from streams.sessions import Sessions
 from streams.source import stored_chunks, stored_payloads
+from streams.task import Event, Outputs
 from streams.writing import Perform
 from topologies.advance import segment_input
 from topologies.decisions import Collect, Publish, RunSegment
-from topologies.pipeline import ObjectOutput
 
 EFFECT_START_S_MAX = limits.SESSION_TIMEOUT_MS / 2000
 """Half the session timeout: nobody else owns the partition so soon."""
@@ -151,9 +150,6 @@ class LocalWork:
 
     def _start_publication(self, execution: ExecutionRecord) -> None:
         pipeline, rows, clock, execution_id = self._pipeline, self._rows, self._ctx.clock, execution.execution_id
-        if not isinstance(pipeline.output, ObjectOutput):
-            self.running.discard(execution_id)
-            return
         unit, payload = rows.unit(execution.await_unit_id), segment_input(execution, rows.overlay)
         start_by_s = clock.monotonic_s() + EFFECT_START_S_MAX
         effect = threading.Event()

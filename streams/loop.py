@@ -12,7 +12,7 @@ batch reads and writes happens in one Kafka transaction; memory and disk follow 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 import structlog
 
@@ -27,10 +27,10 @@ from schemas.errors import (
     TransactionAborted,
     UsageError,
 )
-from state.table import ChangelogPosition
 from streams.clock import Clock
 from streams.log import GroupConsumer, Log, Producer, Record, TopicPartition
-from streams.pool import Finished, Pool
+from streams.pool import Pool
+from streams.task import Event, MakeTask, Outputs, Task
 
 logger = structlog.get_logger("kawait.loop")
 
@@ -45,113 +45,12 @@ BUSY_POLL_S_MAX = 0.008
 ABORTS_MAX = 10
 """Aborts in a row of one batch after which it is taken to be the fault of something in it, even if the broker does not say so."""
 RESTORE_BUDGET_S = 0.1
+BACK_AFTER_S = 3.0
+"""Quiet for so long means that the broker is back."""
 FENCED_GRACE_S = 2.5
 """After a fence, poll so long before making a new producer: a newer process with our name shows within one heartbeat (1 s)."""
 GATHER_S_MIN = 0.0005
 """A shorter wait is not worth the turn."""
-
-
-class Event(NamedTuple):
-    """One thing for a task to decide. `record` is set where its position moves with this event."""
-
-    task: Task
-    what: Any
-    record: Record | None = None
-
-
-class OutRecord(NamedTuple):
-    """One record that the batch writes. `partition` None: by murmur2 of `key`."""
-
-    topic: str
-    value: bytes | None
-    key: bytes | None
-    partition: int | None
-    headers: Sequence[tuple[str, bytes]] | None
-
-
-class Outputs:
-    """What a batch writes besides changelog rows."""
-
-    def __init__(self) -> None:
-        self.records: list[OutRecord] = []
-        self.bytes = 0
-
-    def add(
-        self,
-        topic: str,
-        value: bytes | None,
-        *,
-        key: bytes | None = None,
-        partition: int | None = None,
-        headers: Sequence[tuple[str, bytes]] | None = None,
-    ) -> None:
-        """Write one more record."""
-        self.records.append(OutRecord(topic, value, key, partition, headers))
-        self.bytes += len(value) if value is not None else 0
-
-
-class Task(Protocol):
-    """The work of one partition of one role."""
-
-    inputs: tuple[TopicPartition, ...]
-    """Partitions whose positions it moves."""
-
-    def restore(self, budget_s: float) -> bool:
-        """Go on restoring; True when its rows are true up to the end of its changelogs."""
-
-    def start(self) -> None:
-        """Restored, positions known: take up what the rows say is open."""
-
-    def accept(self, records: Sequence[Record]) -> None:
-        """Records of its inputs, in order."""
-
-    def finished(self, finished: Finished) -> None:
-        """A job of its own has ended."""
-
-    def events(self, room: int) -> list[Event]:
-        """At most `room` events that can be decided now."""
-
-    def has_work(self) -> bool:
-        """Whether `events` would return something."""
-
-    def is_full(self) -> bool:
-        """Whether its inputs should pause."""
-
-    def next_due_ms(self) -> int | None:
-        """When its next timer is due."""
-
-    def prefetch(self, events: Sequence[Event]) -> None:
-        """Read the rows that these events name."""
-
-    def decide(self, event: Event, outputs: Outputs) -> None:
-        """Decide one event over the overlay."""
-
-    def settle(self, outputs: Outputs) -> None:
-        """Decide what follows for everything that the batch touched."""
-
-    def changes(self) -> Mapping[bytes, bytes | None]:
-        """Rows the batch changed, encoded; None: deleted."""
-
-    def changelog_of(self, key: bytes) -> tuple[TopicPartition, bytes]:
-        """The changelog partition and record key of a row."""
-
-    def apply(self, rows: Mapping[bytes, bytes | None], ends: Mapping[TopicPartition, int]) -> None:
-        """The batch is committed: make its rows the state. `ends`: last changelog offsets written."""
-
-    def release(self) -> None:
-        """The rows are applied: start local work that the batch decided."""
-
-    def drop(self) -> None:
-        """The batch did not happen: forget its decisions."""
-
-    def quarantine(self, event: Event, error: Exception, outputs: Outputs) -> None:
-        """This event can never be committed: dead-letter it."""
-
-    def close(self) -> None:
-        """Stop; wait for effects under way."""
-
-
-MakeTask = Callable[[int, tuple[TopicPartition, ...]], Task]
 
 
 class Pace:
@@ -234,6 +133,7 @@ class TransactionalLoop:
         self._idle_turns = 0
         self._paused: set[TopicPartition] = set()
         self._away = False
+        self._away_at_s = 0.0
 
     # --- life ------------------------------------------------------------------------------------------------------------------------
 
@@ -308,11 +208,13 @@ class TransactionalLoop:
     def _note_away(self, error: KawaitError) -> None:
         if not self._away:
             logger.warning("waiting for the broker", role=self.name, detail=str(error))
-            self._away = True
+        self._away = True
+        self._away_at_s = self._clock.monotonic_s()
         self._wait(0.2)
 
     def _note_back(self) -> None:
-        if self._away:
+        """Clients complain about once a second while the broker is away, and are quiet in between."""
+        if self._away and self._clock.monotonic_s() - self._away_at_s > BACK_AFTER_S:
             logger.info("the broker is back", role=self.name)
             self._away = False
 
@@ -519,7 +421,8 @@ class TransactionalLoop:
             self._take_over_own(fenced=True)
             return False
         except (LogUnavailable, TransactionAborted) as error:
-            self._abort(tasks)
+            if not self._abort(tasks):
+                return False
             self._aborts += 1
             self._metrics.aborted(self.name)
             if self._is_its_content(error):
@@ -534,7 +437,8 @@ class TransactionalLoop:
                 self._take_over_own(fenced=False)
                 return True
             logger.exception("a batch could not be decided; looking for the event", role=self.name)
-            self._abort(tasks)
+            if not self._abort(tasks):
+                return False
             if isinstance(batch[0].what, Poisoned):  # not even its dead letter can be written
                 raise
             self._bisect(batch, error)
@@ -549,11 +453,18 @@ class TransactionalLoop:
             return self._aborts > 1
         return isinstance(error, TransactionAborted) and self._aborts > ABORTS_MAX
 
-    def _abort(self, tasks: Iterable[Task]) -> None:
+    def _abort(self, tasks: Iterable[Task]) -> bool:
+        """Drop the batch and its transaction; False when the abort shows that the producer is done for, and everything is taken over anew."""
         for task in tasks:
             task.drop()
-        if self._producer is not None:
-            self._producer.abort()
+        try:
+            if self._producer is not None:
+                self._producer.abort()
+        except ProducerFenced as error:  # or the coordinator gave the transaction up while the broker was away
+            logger.warning("fenced", role=self.name, detail=str(error))
+            self._take_over_own(fenced=True)
+            return False
+        return True
 
     def _bisect(self, batch: Sequence[Event], error: Exception) -> None:
         """Half of the batch next time; a single event is dead-lettered in its place."""
@@ -677,10 +588,3 @@ def _noting(ends: dict[TopicPartition, int], at: TopicPartition) -> Callable[[in
         ends[at] = offset
 
     return note
-
-
-def changelog_positions(
-    ends: Mapping[TopicPartition, int], topic_ids: Mapping[str, str], now_ms: int
-) -> dict[str, ChangelogPosition]:
-    """Changelog positions to store with a batch's rows."""
-    return {at.topic: ChangelogPosition(topic_ids[at.topic], offset + 1, now_ms) for at, offset in ends.items()}

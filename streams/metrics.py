@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter as Tally
 from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -95,6 +94,3 @@ class Metrics:
         """A partition was given up."""
         for gauge in (self._restore_done, self._restore_total):
             gauge.labels(str(partition)).set(0)
-
-
-__all__ = ["Metrics", "Tally"]

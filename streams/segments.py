@@ -277,3 +277,18 @@ def describe_error(error: BaseException) -> tuple[str, str, bool]:
     if isinstance(error, StepError):
         return error.code, str(error), error.retryable
     return "STEP_FAILED", f"{type(error).__name__}: {error}", True
+
+
+class Suffixes:
+    """The suffixes of a pipeline's await steps, each compiled once."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._compiled: dict[int, Suffix] = {}
+
+    def of(self, await_index: int) -> Suffix:
+        """The suffix of an await step."""
+        found = self._compiled.get(await_index)
+        if found is None:
+            found = self._compiled[await_index] = Suffix(self._pipeline, await_index)
+        return found

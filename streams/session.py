@@ -12,11 +12,9 @@ it costs repeated work, never a result.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from schemas import limits
-from schemas.errors import SourceChanged
 from schemas.facts import (
     BoundaryCompletionAdmitted,
     BoundaryInteractionDispatched,
@@ -26,16 +24,15 @@ from schemas.facts import (
     InteractionTimedOut,
     SourceEnded,
 )
-from topologies.dispatch import SourceItem
 from topologies.pipeline import AwaitStep
 
 if TYPE_CHECKING:
     from state.unit import UnitRecord
+    from streams.source import SourceStream
 
 CHUNK_S_SHORT = 0.050
 CHUNK_S_LONG = 0.250
 """A chunk of suffixes aims between these: long enough to be worth a thread's turn, short enough to free its slots soon."""
-
 
 WAITING_ITEM_S = 0.002
 """An item that takes longer is taken to wait for something rather than to compute."""
@@ -153,38 +150,3 @@ class Session:
             return False
         idle_at_s = self.idle_at_s()
         return not self.live or (idle_at_s is not None and now_s >= idle_at_s)
-
-
-class SourceStream:
-    """The items entering a unit, read on the worker pool, with one item of lookahead: the last dispatch knows that it is the last."""
-
-    def __init__(self, open_items: Callable[[], Iterator[SourceItem]]) -> None:
-        self._open = open_items
-        self._items: Iterator[SourceItem] | None = None
-        self._ahead: SourceItem | None = None
-
-    def pull(self, count: int) -> tuple[list[SourceItem], bool]:
-        """The next items, at most `count`, and whether the stream has ended with them."""
-        if self._items is None:
-            self._items = self._open()
-            self._ahead = next(self._items, None)
-        pulled: list[SourceItem] = []
-        while self._ahead is not None and len(pulled) < count:
-            pulled.append(self._ahead)
-            self._ahead = next(self._items, None)
-        return pulled, self._ahead is None
-
-
-def check_same_item(index: int, item: SourceItem, stored_request: bytes, stored_key: str, *, by_key: bool) -> None:
-    """A re-read item must be the one that was dispatched: by its idempotency fields, or the whole payload if it declares none.
-
-    Raises:
-        SourceChanged: it is another one.
-    """
-    same = item.idempotency_key == stored_key if by_key else item.request == stored_request
-    if not same:
-        msg = (
-            f"item {index} of the source is not the one whose request was sent; submit the source once more, under another "
-            "--key, when it is as it should be"
-        )
-        raise SourceChanged(msg)

@@ -25,12 +25,12 @@ from state.unit import UnitRecord
 from streams.agenda import Agenda
 from streams.core_context import CoreContext
 from streams.events import ItemsContinued, ItemsPulled, SourceFailed
-from streams.loop import Event, Outputs
 from streams.pool import Ticket
 from streams.rows import PartitionRows, TaskClosed
 from streams.segments import describe_error, run_steps, time_limit_s
 from streams.session import Session
 from streams.source import source_stream
+from streams.task import Event, Outputs
 from streams.writing import Perform
 from topologies.decisions import CloseSession, Offer, OpenSession
 from topologies.dispatch import SourceItem
@@ -90,9 +90,7 @@ class Sessions:
             return []
         now_s = self._ctx.clock.monotonic_s()
         return [
-            session
-            for session in self.by_unit.values()
-            if not session.parking_asked and session.wants_parking(now_s)
+            session for session in self.by_unit.values() if not session.parking_asked and session.wants_parking(now_s)
         ]
 
     def next_idle_s(self) -> float | None:
@@ -240,7 +238,7 @@ class Sessions:
         self._agenda.submit(lambda _ticket: stream.pull(count), pulled, limit_s=time_limit_s(steps))
 
     def _submit_chunk(self, session: Session) -> None:
-        suffix = self._ctx.suffix(session.step.index)
+        suffix = self._ctx.suffixes.of(session.step.index)
         chunk = _Chunk(session, session.take_offers(), [], [])
         session.running += 1
 
@@ -276,9 +274,7 @@ class Sessions:
         self._pump(session)
 
 
-def _outcome(
-    session: Session, item: tuple[int, int, bytes], result: list[bytes] | Exception
-) -> ContinuationCompletion:
+def _outcome(session: Session, item: tuple[int, int, bytes], result: list[bytes] | Exception) -> ContinuationCompletion:
     index, attempt, _ = item
     if isinstance(result, Exception):
         code, message, retryable = describe_error(result)

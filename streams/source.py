@@ -107,9 +107,7 @@ def stored_chunks(
     return item_outputs(read, count)
 
 
-def stored_payloads(
-    rows: PartitionRows, unit: UnitRecord | None, payload: bytes | None, *, many: bool
-) -> list[bytes]:
+def stored_payloads(rows: PartitionRows, unit: UnitRecord | None, payload: bytes | None, *, many: bool) -> list[bytes]:
     """The same, all at once."""
     return [part for chunk in stored_chunks(rows, unit, payload, many=many) for part in chunk]
 

@@ -21,9 +21,6 @@ import msgspec
 from connectors.files import identify
 from schemas import codec
 from schemas.envelopes import (
-    HEADER_INTERACTION_ID,
-    HEADER_RESPONSE_TOPIC,
-    HEADER_RESUME_TOKEN,
     CancelCommand,
     DeadLetter,
     Refusal,
@@ -375,9 +372,6 @@ def _in_order(records: Iterable[Record]) -> list[RequestEnvelope]:
     """Requests as a reader expects them: partitions are read in turns, so their records come mixed."""
     found = [_decode_request(record.value or b"") for record in records]
     return sorted(found, key=lambda request: (request.execution_id, request.step_id, request.item_index or 0))
-
-
-HEADERS = (HEADER_INTERACTION_ID, HEADER_RESUME_TOKEN, HEADER_RESPONSE_TOPIC)
 
 
 def _json(value: Any) -> bytes:

@@ -35,8 +35,8 @@ from streams import dead_letters
 from streams.core_context import CoreContext
 from streams.events import AnswerArrived, HeldAnswerMet, RecordMisplaced, StrangeAnswerArrived
 from streams.log import Record
-from streams.loop import Event, Outputs
 from streams.rows import PartitionRows
+from streams.task import Event, Outputs
 from topologies.decisions import DeadLetterExecution, EmitContinuation, Refuse, Request, SendReply, WriteOutput
 from topologies.pipeline import KafkaTransport, TopicOutput, fill_template
 

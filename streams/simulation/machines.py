@@ -172,9 +172,10 @@ def transactional_id_of(loop: TransactionalLoop) -> str:
 
 def task_insides(task: CoreTask) -> tuple[Any, Any, Any]:
     """Store, sessions and timers of a task."""
-    return task._store, task._sessions, task._timers  # noqa: SLF001
+    return task.rows.store, task.sessions.by_unit, task.deadlines.timers
 
 
 def is_idle(task: CoreTask) -> bool:
     """Nothing of the task is queued."""
-    return not (task._ready or task._inbox or task._shaping or task._sweeping or task._local or task._after)  # noqa: SLF001
+    agenda = task.agenda
+    return not (agenda.ready or task.intake.is_waiting or agenda.sweeping or task.work.running or agenda.after)

@@ -12,9 +12,13 @@ from state import interaction
 from state.execution import ExecutionStatus
 from state.interaction import InteractionStatus
 from streams.core import CoreTask
+from streams.deadlines import Deadlines
+from streams.deciding import Deciders
 from streams.events import OutputPublished, PublicationBroke, ResultCollected, SegmentBroke, SegmentEnded
+from streams.local_work import LocalWork
 from streams.loop import TransactionalLoop
 from streams.session import Session
+from streams.sessions import Sessions
 from topologies import admission
 from topologies.decisions import Append, Duplicate
 from topologies.dispatch import dispatch_items
@@ -39,12 +43,12 @@ def _skip_offsets() -> list[Swap]:
 def _offer_before_commit() -> list[Swap]:
     """An admitted completion is offered when it is decided."""
 
-    def offer(task: CoreTask, decision: Any, _outputs: Any, _event: Any) -> None:
-        session = task._sessions.get(decision.unit_id)  # noqa: SLF001 - a planted bug sits inside
+    def offer(sessions: Sessions, decision: Any, _outputs: Any, _event: Any) -> None:
+        session = sessions.by_unit.get(decision.unit_id)
         if session is not None and session.live:
             session.offer(decision.item_index)
 
-    return [(CoreTask, "_do_offer", offer)]
+    return [(Sessions, "_do_offer", offer)]
 
 
 def _count_a_duplicate() -> list[Swap]:
@@ -105,18 +109,19 @@ def _number_items_by_commits() -> list[Swap]:
 
 def _read_on_after_failure() -> list[Swap]:
     """A stream that failed is read on, and seems to have ended."""
-    open_session, on_pulled = CoreTask._open_session, CoreTask._on_pulled  # noqa: SLF001
+    open_session, on_pulled = Sessions._open, Deciders._on_pulled  # noqa: SLF001 - a planted bug sits inside
 
-    def opening(task: CoreTask, unit_id: str) -> None:
-        open_session(task, unit_id)
-        session = task._sessions.get(unit_id)  # noqa: SLF001
+    def opening(sessions: Sessions, unit_id: str) -> None:
+        open_session(sessions, unit_id)
+        session = sessions.by_unit.get(unit_id)
         if session is not None:
             session.__class__ = _Stubborn
 
-    def pulled(task: CoreTask, what: Any, record: Any, outputs: Any) -> Any:
-        execution = task._execution(what.session.execution_id)  # noqa: SLF001
+    def pulled(deciders: Deciders, what: Any, record: Any, outputs: Any) -> Any:
+        rows = deciders._rows  # noqa: SLF001
+        execution = rows.execution(what.session.execution_id)
         if execution is not None and execution.status is ExecutionStatus.WAIT_RETRY:
-            unit = task._unit(what.session.unit_id)  # noqa: SLF001
+            unit = rows.unit(what.session.unit_id)
             assert unit is not None
             return dispatch_items(
                 what.session.step,
@@ -128,9 +133,9 @@ def _read_on_after_failure() -> list[Swap]:
                 ended=what.ended,
                 now_ms=execution.updated_at_ms,
             )
-        return on_pulled(task, what, record, outputs)
+        return on_pulled(deciders, what, record, outputs)
 
-    return [(CoreTask, "_open_session", opening), (CoreTask, "_on_pulled", pulled)]
+    return [(Sessions, "_open", opening), (Deciders, "_on_pulled", pulled)]
 
 
 class _Stubborn(Session):
@@ -148,11 +153,11 @@ def _forget_local_work() -> list[Swap]:
 
     def forgetting(task: CoreTask, job: Any) -> None:
         finished(task, job)
-        for event in task._ready:  # noqa: SLF001
+        for event in task.agenda.ready:
             if isinstance(event.what, ends):
-                task._local.discard(event.what.execution_id)  # noqa: SLF001
+                task.work.running.discard(event.what.execution_id)
 
-    return [(CoreTask, "finished", forgetting), (CoreTask, "_note_local_end", lambda _task, _event: None)]
+    return [(CoreTask, "finished", forgetting), (LocalWork, "note_end", lambda _work, _what: None)]
 
 
 def _blame_the_content() -> list[Swap]:
@@ -167,11 +172,11 @@ def _blame_the_content() -> list[Swap]:
 def _expire_over_backlog() -> list[Swap]:
     """A deadline rings while answers that were there before it wait to be decided."""
 
-    def is_open(task: CoreTask) -> bool:
-        task._gate_ms = task._now()  # noqa: SLF001
+    def is_open(deadlines: Deadlines) -> bool:
+        deadlines._gate_ms = deadlines._ctx.clock.now_ms()  # noqa: SLF001
         return True
 
-    return [(CoreTask, "_deadline_gate_open", is_open)]
+    return [(Deadlines, "_is_gate_open", is_open)]
 
 
 def _type_by_the_branch() -> list[Swap]:
