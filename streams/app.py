@@ -161,6 +161,7 @@ def build_worker(
             instance=instance if static else None,
             transactional_id=names.transactional_id(role, instance),
             topics=topics,
+            own_topic=names.completions,
             clock=clock,
             metrics=shared,
             at=at,

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
-from confluent_kafka.admin import AdminClient
 
 from schemas.errors import InstanceFenced, KawaitError, OffsetOutOfRange
 from streams.kafka_errors import (
@@ -29,7 +26,6 @@ _SEEK_TIMEOUT_S = 5.0
 _COMMITTED_TIMEOUT_S = 5.0
 _WAKE_TIMEOUT_S = 0.5
 _START_TIMEOUT_S = 1.0
-_DESCRIBE_TIMEOUT_S = 3.0
 _OUT_OF_RANGE = frozenset({AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
 _MEMBER_FENCED = frozenset({KafkaError._FATAL, KafkaError.FENCED_INSTANCE_ID})  # noqa: SLF001
 
@@ -130,12 +126,6 @@ class KafkaGroupConsumer:
         note: ErrorSink,
     ) -> None:
         self._bootstrap = settings.bootstrap
-        self._settings = settings
-        self._group = group
-        self._instance = instance
-        self._topics = list(topics)
-        self._client_id = f"kawait-{secrets.token_hex(6)}"
-        """Tells this member from another process under the same instance id."""
         self._rebalance = rebalance
         self._note = note
         self._sought: dict[TopicPartition, int] = {}
@@ -144,48 +134,14 @@ class KafkaGroupConsumer:
         self._raised: BaseException | None = None
         self._rebalances = 0
         self._closed = False
-        self._join()
-
-    def _join(self) -> None:
-        properties = {**self._settings.group_consumer(self._group, self._instance), "client.id": self._client_id}
-        self._polling = _Polling(properties, self._bootstrap, self._note)
+        self._polling = _Polling(settings.group_consumer(group, instance), settings.bootstrap, note)
         self._client = self._polling.client
         self._client.subscribe(
-            self._topics, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+            list(topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
         )
 
     def poll(self, records_max: int, timeout_s: float) -> list[Record]:
-        """Take what is there: wait for the first record, then drain without waiting.
-
-        Measured: when a static member's session lapses while the broker restarts, the client's own second join may fence its first one. So
-        a fence counts only where another process holds the instance id; else this member joins anew.
-        """
-        try:
-            return self._poll(records_max, timeout_s)
-        except InstanceFenced as error:
-            if self._instance is None or self._is_held_by_another():
-                raise
-            self._note(f"joining anew: {error}")
-            self._client.close()  # tells the owner that its partitions are lost
-            if self._assigned:
-                self._give_up(self._rebalance.on_lost, [ClientPartition(*at) for at in self._assigned])
-            self._raise_from_callback()
-            self._join()
-            return []
-
-    def _is_held_by_another(self) -> bool:
-        """Whether a process that is not this one is the group's member under our instance id."""
-        admin = AdminClient(self._settings.admin())
-        try:
-            asked = admin.describe_consumer_groups([self._group], request_timeout=_DESCRIBE_TIMEOUT_S)
-            members = asked[self._group].result(_DESCRIBE_TIMEOUT_S).members
-        except (KafkaException, FutureTimeoutError) as raised:
-            raise unavailable(raised, f"the members of {self._group}", self._bootstrap) from raised
-        return any(
-            member.group_instance_id == self._instance and member.client_id != self._client_id for member in members
-        )
-
-    def _poll(self, records_max: int, timeout_s: float) -> list[Record]:
+        """Take what is there: wait for the first record, then drain without waiting."""
         end_s = time.monotonic() + timeout_s
         while True:
             first = self._polling.first(max(0.0, end_s - time.monotonic()))

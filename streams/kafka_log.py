@@ -9,6 +9,7 @@ kafka_log         this: the broker as a whole, topics and offsets
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -34,7 +35,8 @@ _T = TypeVar("_T")
 _STALE = frozenset(
     {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH}
 )
-"""Measured: after a restart of the broker the admin client goes on asking with the leader epochs that it knew, and is refused for good."""
+"""Measured: after a restart of the broker the admin client goes on asking with the leader epochs that it knew, and is refused until it
+has listed all topics anew."""
 _PASSING = frozenset({KafkaError.LEADER_NOT_AVAILABLE, NO_LEADER}) | _STALE
 _PASSING_WAIT_S = 0.05
 _ISOLATION = {"committed": IsolationLevel.READ_COMMITTED, "uncommitted": IsolationLevel.READ_UNCOMMITTED}
@@ -55,10 +57,7 @@ class KafkaLog:
         self.last_error: str | None = None
         """What a client last complained about in the background; for health, not for decisions."""
         self._settings = KafkaSettings(bootstrap, config)
-        self._admin = self._new_admin()
-
-    def _new_admin(self) -> AdminClient:
-        return AdminClient({**self._settings.admin(), "error_cb": self._on_error})  # type: ignore[dict-item] # its stub forgets callbacks
+        self._admin = AdminClient({**self._settings.admin(), "error_cb": self._on_error})  # type: ignore[dict-item] # its stub forgets callbacks
 
     def _on_error(self, error: KafkaError) -> None:
         self._note(error.str())
@@ -71,7 +70,12 @@ class KafkaLog:
     ) -> KafkaGroupConsumer:
         """Join a group, at the first poll; `instance` makes the member static."""
         return KafkaGroupConsumer(
-            self._settings, group=group, instance=instance, topics=topics, rebalance=rebalance, note=self._note
+            self._settings,
+            group=group,
+            instance=instance,
+            topics=topics,
+            rebalance=rebalance,
+            note=self._note,
         )
 
     def producer(self, transactional_id: str) -> KafkaProducer:
@@ -189,7 +193,7 @@ class KafkaLog:
             time.sleep(_PASSING_WAIT_S)
 
     def _until(self, timeout_s: float, doing: str, ask: Callable[[float], _T]) -> _T:
-        """Ask the cluster; again while a leader is being chosen, with a new client where the old one's view of it is out of date.
+        """Ask the cluster; again while a leader is being chosen or the client does not know the new one.
 
         Raises:
             LogUnavailable: no answer within `timeout_s`.
@@ -202,7 +206,8 @@ class KafkaLog:
             except KafkaException as raised:
                 code = error_of(raised).code()
                 if code in _STALE:
-                    self._admin = self._new_admin()
+                    with contextlib.suppress(KafkaException):
+                        self._admin.list_topics(timeout=max(0.1, end_s - time.monotonic()))
                 if code not in _PASSING or time.monotonic() > end_s:
                     raise unavailable(raised, doing, self.bootstrap) from raised
             except FutureTimeoutError as raised:

@@ -65,10 +65,23 @@ class KafkaProducer:
             raise unavailable(error, f"transactional id {self._id!r}", self._bootstrap) from raised
         self._ready = True
 
+    def holds_id(self, topic: str, timeout_s: float) -> bool:
+        """Whether no newer producer has taken the id; only a record that is really sent gets an answer."""
+        try:
+            self.begin()
+            self.produce(topic, b"")
+            left = self._client.flush(timeout_s)
+            self.abort()
+        except ProducerFenced:
+            return False
+        if left:
+            raise LogUnavailable(f"no answer from the broker at {self._bootstrap} about transactional id {self._id!r}")
+        return not self._fenced
+
     def begin(self) -> None:
         """Open a transaction."""
         if self._aborting:
-            self._finish_abort()
+            self._end_aborted()
         if self._torn:
             self._renew()
         try:
@@ -173,6 +186,14 @@ class KafkaProducer:
         self._aborting = True
         with contextlib.suppress(LogUnavailable):  # `begin` tries again
             self._finish_abort()
+
+    def _end_aborted(self) -> None:
+        """End a dropped transaction that the broker has not confirmed; measured: after a restart of the broker the client may ask for ever."""
+        try:
+            self._finish_abort()
+        except LogUnavailable as error:
+            self._fenced = True
+            raise ProducerFenced(f"{error}; a new producer is needed to end the transaction") from error
 
     def _finish_abort(self) -> None:
         """End the transaction that is being dropped; measured: until that is done the client takes no other call (a broker that restarts)."""

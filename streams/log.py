@@ -109,6 +109,15 @@ class Producer(Protocol):
             LogUnavailable: not within `timeout_s`; call again.
         """
 
+    def holds_id(self, topic: str, timeout_s: float) -> bool:
+        """Whether no newer producer has taken the id: asks the broker with a record for `topic` that is dropped again.
+
+        No transaction may be open.
+
+        Raises:
+            LogUnavailable: not known within `timeout_s`.
+        """
+
     def begin(self) -> None:
         """Open a transaction."""
 

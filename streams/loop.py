@@ -19,6 +19,7 @@ import structlog
 from schemas import limits
 from schemas.errors import (
     CommitUnknown,
+    InstanceFenced,
     KawaitError,
     LogUnavailable,
     OffsetOutOfRange,
@@ -79,6 +80,7 @@ class TransactionalLoop:
     Args:
         name: The role, for logs and metrics.
         topics: Input topics.
+        own_topic: A topic of the application that the role may write.
         co_partitioned: Equal partition numbers of all topics form one task; else each partition is a task.
         make_task: Makes the task of a partition number and its inputs.
         pool: Where its tasks run the author's functions; results go to the task that owns the job.
@@ -94,6 +96,7 @@ class TransactionalLoop:
         instance: str | None,
         transactional_id: str,
         topics: Sequence[str],
+        own_topic: str,
         co_partitioned: bool,
         make_task: MakeTask,
         clock: Clock,
@@ -112,6 +115,7 @@ class TransactionalLoop:
         self._instance = instance
         self._transactional_id = transactional_id
         self._topics = tuple(topics)
+        self._own_topic = own_topic
         self._co_partitioned = co_partitioned
         self._make_task = make_task
         self._clock = clock
@@ -151,7 +155,11 @@ class TransactionalLoop:
         """
         if not self._ensure_clients():
             return False
-        self._poll()
+        try:
+            self._poll()
+        except InstanceFenced as error:
+            self._join_anew(error)
+            return False
         self._take_results()
         self._wait_for_more()
         self._restore()
@@ -159,6 +167,34 @@ class TransactionalLoop:
         if not self._pending or self._producer is None:
             return False
         return self._run(self._pending[: self._part or None])
+
+    def _join_anew(self, error: InstanceFenced) -> None:
+        """Tell a newer process with our name from a ghost of our own, and join again after the latter.
+
+        Measured: when a static member's session lapses while the broker restarts, the client's own second join may fence its first one.
+        A newer process takes the role's transactional id before it joins, so who still holds the id was fenced by nobody else. (The
+        group cannot tell: its members keep the client id of the one they replaced.)
+
+        Raises:
+            InstanceFenced: a newer process has this instance name.
+        """
+        try:
+            if (
+                self._instance is None
+                or self._producer is None
+                or not self._producer.holds_id(self._own_topic, OFFSETS_TIMEOUT_S)
+            ):
+                raise error
+        except LogUnavailable as away:
+            self._note_away(away)
+            return
+        logger.warning("fenced by this worker's own earlier join; joining anew", role=self.name, detail=str(error))
+        assert self._consumer is not None
+        self._consumer.close()
+        self._consumer = None
+        self._close_tasks()
+        self._assigned = ()
+        self._metadata = None
 
     def close(self) -> None:
         """Stop cleanly: no batch is open between steps, so there is only membership and memory to give up."""

@@ -443,6 +443,13 @@ class MemoryProducer:
             raise RuntimeError(msg)
         return open_
 
+    def holds_id(self, topic: str, timeout_s: float) -> bool:
+        """Whether no newer producer has taken the id."""
+        del topic, timeout_s
+        with self._broker.changed:
+            identity = self._broker.identities.get(self._id)
+            return identity is not None and identity.epoch == self._epoch and not self._lost
+
     def begin(self) -> None:
         """Open a transaction."""
         with self._broker.changed:

@@ -159,7 +159,7 @@ def test_sigterm_ends_worker_and_provider_with_0(running: Place) -> None:
 def test_a_worker_without_topics_says_how_to_make_them(place: Place) -> None:
     done = place.on_broker("worker", PIPELINE, "--admin-port", "off")
     assert done.returncode == 1
-    assert f"{place.app}.commands does not exist; create it with `kawait topics" in done.stderr
+    assert f"missing topics: {place.app}.commands and 13 more; create them with `kawait topics" in done.stderr
 
 
 def test_a_submission_gives_up_after_its_timeout(place: Place) -> None:
