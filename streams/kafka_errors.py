@@ -95,4 +95,6 @@ def transaction_error(raised: BaseException | KafkaError, doing: str) -> LogErro
         return RecordTooLarge(text)
     if not error.txn_requires_abort() and is_fenced(error):
         return ProducerFenced(text)
+    if error.code() in UNDELIVERED:  # the broker was away: no fault of the batch, which must not be bisected
+        return LogUnavailable(text)
     return TransactionAborted(text)

@@ -74,6 +74,11 @@ class KafkaProducer:
             self.abort()
         except ProducerFenced:
             return False
+        except KafkaException as raised:  # a fatal client raises from `flush`
+            if is_fenced(error_of(raised)):
+                self._fenced = True
+                return False
+            raise unavailable(raised, f"transactional id {self._id!r}", self._bootstrap) from raised
         if left:
             raise LogUnavailable(f"no answer from the broker at {self._bootstrap} about transactional id {self._id!r}")
         return not self._fenced

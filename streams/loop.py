@@ -45,6 +45,9 @@ BUSY_POLL_S_MAX = 0.008
 """The same once the results take their time: each turn costs the pool its interpreter lock."""
 ABORTS_MAX = 10
 """Aborts in a row of one batch after which it is taken to be the fault of something in it, even if the broker does not say so."""
+UNAVAILABLE_MAX = 1
+"""Aborts in a row because the broker does not answer, after which the producer is replaced: measured, one that lived through a restart of
+the broker may never get another answer."""
 RESTORE_BUDGET_S = 0.1
 BACK_AFTER_S = 3.0
 """Quiet for so long means that the broker is back."""
@@ -461,6 +464,12 @@ class TransactionalLoop:
                 return False
             self._aborts += 1
             self._metrics.aborted(self.name)
+            if isinstance(error, LogUnavailable) and self._aborts > UNAVAILABLE_MAX:
+                logger.warning(
+                    "the broker takes no transaction: trying with a new producer", role=self.name, detail=str(error)
+                )
+                self._take_over_own(fenced=True)
+                return False
             if self._is_its_content(error):
                 self._bisect(batch, error)
             self._wait(0.05)
