@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -19,6 +20,7 @@ from schemas.errors import (
     TransactionAborted,
 )
 from schemas.limits import TRANSACTION_TIMEOUT_MS
+from streams.bounded_call import CallThread, NeverReturned
 from streams.kafka_consumer import ErrorSink
 from streams.kafka_errors import FENCED, STATE, UNDELIVERED, error_of, is_fenced, transaction_error, unavailable
 from streams.kafka_settings import KafkaSettings, client_logger
@@ -27,6 +29,8 @@ from streams.log import TopicPartition
 _ANY_PARTITION = -1
 _QUEUE_WAIT_S = 0.01
 _ABORT_TIMEOUT_S = TRANSACTION_TIMEOUT_MS / 1000
+_GRACE_S = 2.0
+"""How much longer than its own limit a call of the client may take."""
 _ENDING = "Failed to end transaction"
 """How librdkafka's text starts when the commit itself, not what went before it, failed."""
 
@@ -41,6 +45,7 @@ class KafkaProducer:
         self._settings = {**settings.producer(transactional_id), "error_cb": self._on_error}
         self._client = Producer(self._settings, logger=client_logger)
         self._send = self._client.produce
+        self._calls = CallThread(f"kawait-offsets-{transactional_id}")
         self._ready = False
         self._torn = False  # a record was lost on the way: the client's sequence numbers have a hole
         self._open = False
@@ -139,15 +144,24 @@ class KafkaProducer:
             raise ValueError(f"offsets must not be negative: {dict(offsets)}")
         if not offsets:
             return
+        # Measured: this one call waits without a limit of its own, and for ever where the coordinator's connection goes at the wrong moment.
         positions = [ClientPartition(at.topic, at.partition, offset) for at, offset in offsets.items()]
         end_s = time.monotonic() + _ABORT_TIMEOUT_S
         while True:
+            left_s = max(0.1, end_s - time.monotonic())
             try:
-                self._client.send_offsets_to_transaction(positions, metadata, max(0.1, end_s - time.monotonic()))
+                self._calls.run(
+                    partial(self._client.send_offsets_to_transaction, positions, metadata, left_s), left_s + _GRACE_S
+                )
             except KafkaException as raised:
                 if error_of(raised).retriable() and time.monotonic() < end_s:
                     continue
                 self._failure = self._failed(raised, "consumed offsets")
+                raise self._failure from raised
+            except NeverReturned as raised:
+                self._fenced = True
+                text = f"{self._id!r}: the client lost the request for its consumed offsets, a new one is needed"
+                self._failure = ProducerFenced(text)
                 raise self._failure from raised
             else:
                 return
@@ -230,6 +244,7 @@ class KafkaProducer:
 
     def close(self) -> None:
         """Free the client; an open transaction is aborted, unless a newer producer owns the id."""
+        self._calls.close()
         if self._fenced or not self._ready:
             self._client.purge()  # `close` would try to abort and warn
         else:

@@ -51,6 +51,7 @@ the broker may never get another answer."""
 RESTORE_BUDGET_S = 0.1
 BACK_AFTER_S = 3.0
 """Quiet for so long means that the broker is back."""
+WAITING_TOLD_EVERY_S = 10.0
 FENCED_GRACE_S = 2.5
 """After a fence, poll so long before making a new producer: a newer process with our name shows within one heartbeat (1 s)."""
 GATHER_S_MIN = 0.0005
@@ -141,6 +142,7 @@ class TransactionalLoop:
         self._paused: set[TopicPartition] = set()
         self._away = False
         self._away_at_s = 0.0
+        self._waiting_told_s = 0.0
 
     # --- life ------------------------------------------------------------------------------------------------------------------------
 
@@ -330,11 +332,24 @@ class TransactionalLoop:
         for task in list(self._restoring):
             try:
                 ready = self._find_positions(task) and task.restore(RESTORE_BUDGET_S / len(self._restoring))
-            except LogUnavailable:
+            except LogUnavailable as error:
+                self._note_waiting(task, error)
                 continue
             if ready and task in self._restoring:
                 self._restoring.remove(task)
                 self._start(task)
+
+    def _note_waiting(self, task: Task, error: LogUnavailable) -> None:
+        """Say why partitions are not taken over, now and then."""
+        if self._clock.monotonic_s() > self._waiting_told_s + WAITING_TOLD_EVERY_S:
+            self._waiting_told_s = self._clock.monotonic_s()
+            logger.warning(
+                "waiting to take partitions over",
+                role=self.name,
+                partitions=len(self._restoring),
+                first=f"{task.inputs[0].topic}[{task.inputs[0].partition}]",
+                detail=str(error),
+            )
 
     def _find_positions(self, task: Task) -> bool:
         """Committed offsets, stable (no transaction pending); the log start for a partition that never committed."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from tests.acceptance.ground import Ground
 from tests.acceptance.registry import Checks, line
 
+csv.field_size_limit(1_000_000)
 HEADER = "ID,Recipient,Amount,Currency\n"
 GOOD = HEADER + "1,Ann,10.50,EUR\n2,Bob,7.3,USD\n"
 PAIR = [("1", "Ann", "10.50"), ("2", "Bob", "7.30")]
