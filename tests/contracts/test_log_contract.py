@@ -247,8 +247,11 @@ def test_members_share_copartitioned_topics_by_number(log: Log, bench: Bench) ->
     everything = [TopicPartition(t, p) for t in topics for p in range(3)]
     wait_until(lambda: one.owns(everything), "everything")
     two = bench.member(topics)
-    shared = lambda: one.mine and two.mine and sorted(one.mine + two.mine) == sorted(everything)  # noqa: E731
-    wait_until(lambda: (one.poll(), two.poll(), shared())[-1], "a share for both")
+
+    def is_shared() -> bool:
+        return bool(one.mine and two.mine) and sorted(one.mine + two.mine) == sorted(everything)
+
+    wait_until(lambda: (one.poll(), two.poll(), is_shared())[-1], "a share for both")
     assert {at.partition for at in one.mine} & {at.partition for at in two.mine} == set()
     assert sorted(one.mine + two.mine) == sorted(everything)
     assert one.told[:2] == [("assign", sorted(everything)), ("revoke", sorted(everything))]
