@@ -48,12 +48,12 @@ def restarted(ground: Ground, checks: Checks) -> None:
 
 @line("broker_faults", "Commit replies lost (a proxy between worker and broker drops them): no second request")
 def replies_lost(ground: Ground, checks: Checks) -> None:
-    """`cut`: the connection breaks in place of the reply. `hold`: the reply never comes."""
+    """`cut`: the connection breaks in place of the reply. `hold`: the reply never comes, nor those of the next tries."""
     rows = ground.size(5_000, 2_000)
     path = ground.payments(rows)
     expected = ground.undisturbed([path])
     proxy_port, own_port = free_port(), free_port()
-    ways: tuple[tuple[Loss, int, int], ...] = (("cut", 7, 10_000), ("hold", 12, 3))
+    ways: tuple[tuple[Loss, int, int], ...] = (("cut", 7, 10_000), ("hold", 1, 8))
     with ThrowawayBroker(properties=listener_properties(proxy_port, own_port)) as broker:
         proxy = Proxy(proxy_port, own_port)
         try:
@@ -61,9 +61,10 @@ def replies_lost(ground: Ground, checks: Checks) -> None:
                 app = ground.app(f"lost-{loss}", bootstrap=broker.bootstrap)
                 app.provider()
                 app.worker(bootstrap=proxy.bootstrap)
-                proxy.lost, proxy.every, proxy.loss = 0, every, loss
                 began_s = time.monotonic()
                 name = app.submit(path)
+                app.reach(rows // 4)
+                proxy.lost, proxy.every, proxy.loss = 0, every, loss
 
                 def enough(most: int = times) -> None:
                     if proxy.lost >= most:

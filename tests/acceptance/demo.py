@@ -37,7 +37,7 @@ def make_demo(ground: Ground, checks: Checks) -> None:
         timeout=300,
         check=False,
     )
-    if not checks.that("it ends well", run.returncode == 0, run.stderr.strip()[-300:]):
+    if not checks.that("it ends well", run.returncode == 0, run.stderr.strip()[-300:] if run.returncode else ""):
         return
     told = _last(run.stdout)
     rows = _rows(Path(told["outputs"][0]))
@@ -66,7 +66,11 @@ def kafka_demo(ground: Ground, checks: Checks) -> None:
         run = ground.kawait(
             "demo", "--kafka", "--input", str(path), "--json", "--output", str(output), *way, check=False
         )
-        if not checks.that(f"{'live' if live else '--no-live'}: it ends well", run.returncode == 0, run.stderr[-300:]):
+        if not checks.that(
+            f"{'live' if live else '--no-live'}: it ends well",
+            run.returncode == 0,
+            run.stderr[-300:] if run.returncode else "",
+        ):
             return
         told = _last(run.stdout)
         checks.that(

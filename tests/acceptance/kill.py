@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from pathlib import Path
@@ -81,7 +82,8 @@ def kill(ground: Ground, checks: Checks) -> None:
     checks.that(
         f"takeover within {TAKEOVER_S_MAX:g} s of the restart",
         max(takeovers) <= TAKEOVER_S_MAX,
-        f"{min(takeovers):.2f} to {max(takeovers):.2f} s from process start to joined and restored",
+        f"{min(takeovers):.2f} to {max(takeovers):.2f} s from process start to joined and restored, "
+        f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs",
     )
 
 
