@@ -9,6 +9,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -306,3 +307,24 @@ def test_a_restart_in_the_same_slot_owns_its_partitions_at_once(log: KafkaLog, b
     wait_until(lambda: (two.poll(0.01), again.owns(owned))[-1], "its partitions")
     assert time.monotonic() - begun_s < 3
     assert two.told == told
+
+
+def test_a_seek_wins_over_the_start_of_a_fresh_partition(bench: Bench) -> None:
+    """At a logical start (the end) a third of these consumers lost a partition's first records: the start's offset came after the seek."""
+    writer = bench.log.plain_producer()
+    for round_ in range(6):
+        topic = bench.topic(
+            f"t{round_}", 12
+        )  # a consumer that is there before the leaders are known asks again half a second later
+        partitions = [TopicPartition(topic, number) for number in range(12)]
+        member = bench.member([topic], group=f"g{round_}", instance="w1")
+        member.starts = False
+        wait_until(partial(member.owns, partitions), "the partitions")
+        for at in partitions:
+            member.consumer.seek(at, 0)
+            member.consumer.resume([at])
+            time.sleep(0.04)  # as tasks restore one after another
+        for at in partitions:
+            writer.send(topic, b"1", partition=at.partition, timeout_s=10)
+        wait_until(lambda one=member: (one.poll(), len(one.records) == 12)[1], "the first records")  # type: ignore[misc]
+    writer.close()

@@ -1,0 +1,31 @@
+"""A call that never returns is left behind; every other one is as if it were made here."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from streams.bounded_call import CallThread, NeverReturned
+
+
+def test_a_call_is_made_and_its_error_raised() -> None:
+    calls = CallThread("calls")
+    made: list[int] = []
+    calls.run(lambda: made.append(1), 5)
+    calls.run(lambda: made.append(2), 5)
+    assert made == [1, 2]
+    with pytest.raises(ZeroDivisionError):
+        calls.run(lambda: 1 / 0, 5)
+    calls.close()
+
+
+def test_a_call_that_never_returns_is_left_behind() -> None:
+    calls, hold = CallThread("calls"), threading.Event()
+    begun_s = time.monotonic()
+    with pytest.raises(NeverReturned):
+        calls.run(hold.wait, 0.05)
+    assert time.monotonic() - begun_s < 2
+    hold.set()
+    calls.close()
