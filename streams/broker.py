@@ -297,9 +297,9 @@ class ThrowawayBroker:
         config = self.directory / "server.properties"
         config.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         tool = [java, *TOOL_FLAGS, *LOG_FLAGS, "-cp", classpath, "kafka.tools.StorageTool"]
-        # A cluster id is 22 characters of URL-safe base64; any will do for a cluster of one.
+        # A cluster id is 22 characters of URL-safe base64; any will do for a cluster of one. With `=`: one may begin with a dash.
         code, said = run_tool(
-            [*tool, "format", "--ignore-formatted", "-t", secrets.token_urlsafe(16), "-c", str(config)]
+            [*tool, "format", "--ignore-formatted", f"--cluster-id={secrets.token_urlsafe(16)}", "-c", str(config)]
         )
         if code != 0:
             message = f"Kafka's storage could not be formatted in {self.directory}. It said:\n{tail(said)}"
