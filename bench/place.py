@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.processes import children_of
 from streams.broker import LAUNCHER, ThrowawayBroker
 from streams.child import Child
 from streams.log import Log, TopicPartition
@@ -18,6 +19,7 @@ from streams.settings import Connection, connection
 
 ROOT = Path(__file__).parents[1]
 BROKER = "broker"
+STEPS = "-steps"
 OFFSETS_TIMEOUT_S = 10.0
 
 
@@ -29,8 +31,10 @@ class Place:
     broker: ThrowawayBroker | None = None
 
     def pids(self, children: Sequence[Child]) -> dict[str, int]:
-        """Process ids of the children and of the broker, by name."""
+        """Process ids of the children, of their step processes, and of the broker, by name."""
         pids = {child.name: child.pid for child in children}
+        for name, pid in list(pids.items()):
+            pids.update({f"{name}{STEPS}": own for own in children_of(pid)})
         if self.broker is not None and self.broker.pid is not None:
             pids[BROKER] = self.broker.pid
         return pids

@@ -7,7 +7,7 @@ from typing import Any
 
 from bench.results import Results
 
-COLOURS = {"core": "#1f6f8b", "ingress": "#8fb339", "provider": "#d9a441", "broker": "#b0b0b0"}
+COLOURS = {"core": "#1f6f8b", "steps": "#6f5fa8", "ingress": "#8fb339", "provider": "#d9a441", "broker": "#b0b0b0"}
 
 
 def draw(results: Results, path: Path) -> bool:

@@ -52,6 +52,12 @@ def cpu_s(pid: int) -> float:
     return (int(fields[USER_FIELD]) + int(fields[SYSTEM_FIELD])) / TICKS_PER_S
 
 
+def children_of(pid: int) -> list[int]:
+    """Processes that a process started."""
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for task in tasks for child in task.read_text(encoding="ascii").split()]
+
+
 def peak_mib(pid: int) -> float:
     """Largest resident memory that a running process has had."""
     for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():

@@ -16,7 +16,8 @@ from bench.throughput import Measured
 README = Path(__file__).parent / "README.md"
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 RECORDS_SHOWN_MIN = 0.001
-PARTS = ("core", "ingress", "provider", "broker", "all")
+PARTS = ("core", "steps", "ingress", "provider", "broker", "all")
+LIMIT_PARTS = ("core", "ingress", "provider")
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,12 @@ def _limits(results: Results) -> Table:
             when,
             f"{limit.rows:,}",
             f"{limit.rows_per_s:,.0f}",
-            *(_us(limit.cpu_s.get(part), limit.rows) for part in PARTS[:3]),
+            *(_us(limit.cpu_s.get(part), limit.rows) for part in LIMIT_PARTS),
         )
         for when, limit in results.limits.items()
     ]
     return Table(
-        "Limit of this broker (limit.py)", ("", "rows", "rows/s", *(f"{part} us/row" for part in PARTS[:3])), rows
+        "Limit of this broker (limit.py)", ("", "rows", "rows/s", *(f"{part} us/row" for part in LIMIT_PARTS)), rows
     )
 
 
@@ -159,7 +160,7 @@ def _restores(results: Results) -> Table:
 
 
 def _idle(results: Results) -> Table:
-    parts = ("core", "ingress", "broker")
+    parts = ("core", "steps", "ingress", "broker")
     rows = [
         (found.load, *(f"{found.percent[part]:.1f}" if part in found.percent else "" for part in parts))
         for found in results.idle

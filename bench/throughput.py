@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.place import ROOT, Place, offsets_of, tied
+from bench.place import ROOT, STEPS, Place, offsets_of, tied
 from bench.processes import Usage, Watch
 from streams.app import topic_specs
 from streams.child import child_environment
@@ -220,8 +220,8 @@ def short(topic: str, app: str) -> str:
 
 
 def part_of(process: str) -> str:
-    """`worker-2-core` is a core."""
-    return re.sub(r"^worker-\d+-", "", process)
+    """`worker-2-core` is a core, and its step process is steps."""
+    return "steps" if process.endswith(STEPS) else re.sub(r"^worker-\d+-", "", process)
 
 
 def cpu_per_row(usage: dict[str, Usage], rows: int) -> dict[str, float]:

@@ -6,6 +6,7 @@
 The interaction id holds execution, step and item. The correlation id is null where it equals the interaction id. A token is a pure
 function of its claims and key, so the owner of the row verifies by signing the row once more and comparing: nothing in a token is
 believed, or even read, before its signature holds. There is no clock in here: an answer is early or late as its interaction is.
+Tokens that were signed here are kept until an answer comes, while there is room: most answers cost a look-up and the comparison.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ SECRET_BYTES_MIN = 16
 
 TOKEN_CHARS_MAX = 4_096
 """Longer ones are refused unread."""
+
+ISSUED_MAX = 16_384
+"""Tokens kept for the answers to come: twice the default window. When it is full all are forgotten; they can be signed again."""
 
 _TOKEN = re.compile(rb"Wy[IJ][A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{43}")
 """A token in any text: the base64url of `["`, then the signature's 32 bytes."""
@@ -62,6 +66,10 @@ class TokenClaims(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
 _decode = msgspec.json.Decoder(TokenClaims).decode
 
 
+_Claims = tuple[str, str, str, str, str | None, str, int]
+"""The fields of `TokenClaims`, in order."""
+
+
 class _Key(NamedTuple):
     """HMAC's two hashes with the key already taken in: a third of the time of a one-shot HMAC, and no secret to print."""
 
@@ -86,7 +94,7 @@ class TokenSigner:
         UsageError: No such active key, or a key id or secret that will not do.
     """
 
-    __slots__ = ("_active", "_keys")
+    __slots__ = ("_active", "_issued", "_keys")
 
     def __init__(self, *, active: str, keys: Mapping[str, bytes]) -> None:
         if active not in keys:
@@ -94,6 +102,7 @@ class TokenSigner:
         self._active = _key(active, keys[active])
         others = [_key(key_id, secret) for key_id, secret in keys.items() if key_id != active]
         self._keys = (self._active, *others)
+        self._issued: dict[_Claims, bytes] = {}
 
     def sign(
         self,
@@ -108,7 +117,10 @@ class TokenSigner:
         """Make the token of an interaction; the same claims and key give the same token."""
         other = None if correlation_id == interaction_id else correlation_id
         claims = (self._active.key_id, action, tenant_id, interaction_id, other, step_id, deadline_ms)
-        return _token(self._active, _base64url(_encode(claims))).decode()
+        if len(self._issued) >= ISSUED_MAX:
+            self._issued.clear()
+        self._issued[claims] = token = _token(self._active, _base64url(_encode(claims)))
+        return token.decode()
 
     def verify(
         self,
@@ -130,7 +142,8 @@ class TokenSigner:
         other = None if correlation_id == interaction_id else correlation_id
         for key in self._keys:
             claims = (key.key_id, action, tenant_id, interaction_id, other, step_id, deadline_ms)
-            if hmac.compare_digest(_token(key, _base64url(_encode(claims))), given):
+            wanted = self._issued.pop(claims, None) or _token(key, _base64url(_encode(claims)))
+            if hmac.compare_digest(wanted, given):
                 return
         raise _rejected()
 
@@ -185,11 +198,11 @@ def _token(key: _Key, signed: bytes) -> bytes:
     inner.update(signed)
     outer = key.outer.copy()
     outer.update(inner.digest())
-    return b"%b.%b" % (signed, _base64url(outer.digest()))
+    return signed + b"." + _base64url(outer.digest())
 
 
 def _base64url(data: bytes) -> bytes:
-    return binascii.b2a_base64(data, newline=False).translate(_TO_URL, b"=")
+    return binascii.b2a_base64(data, newline=False).rstrip(b"=").translate(_TO_URL)
 
 
 def _bytes_of(token: str | None) -> bytes:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from importlib import resources
 from typing import Any
 
@@ -147,16 +148,39 @@ class Longs(dict[int, bytes]):
     def __missing__(self, value: int) -> bytes:
         if not -(1 << 63) <= value < 1 << 63:
             raise OverflowError(f"{value} does not fit an Avro long")
-        rest = (value << 1) ^ (value >> 63)  # zigzag
-        encoded = bytearray(self._prefix)
-        while rest > 0x7F:
-            encoded.append(rest & 0x7F | 0x80)
-            rest >>= 7
-        encoded.append(rest)
         if len(self) >= self.ROOM:
             self.clear()
-        self[value] = result = bytes(encoded)
-        return result
+        self[value] = encoded = self._prefix + _varint((value << 1) ^ (value >> 63))  # zigzag
+        return encoded
+
+
+_FIRST_DIGITS = [bytes((digit | 0x80,)) for digit in range(0x80)]
+"""All digits but the last of a number have the high bit set."""
+
+
+def _varint(number: int) -> bytes:
+    """A number of 0 or more in base 128, lowest digit first."""
+    return bytes((number,)) if number < 0x80 else _FIRST_DIGITS[number & 0x7F] + _high_digits(number >> 7)
+
+
+_high_digits = lru_cache(maxsize=8_192)(_varint)
+"""The high digits of times and indexes repeat even where the numbers do not."""
+
+
+class Texts(dict[str, bytes]):
+    """Avro strings by text, behind a fixed prefix; made and kept as `Longs` are."""
+
+    ROOM = 8_192
+
+    def __init__(self, prefix: bytes) -> None:
+        self._prefix = prefix
+
+    def __missing__(self, text: str) -> bytes:
+        data = text.encode()
+        if len(self) >= self.ROOM:
+            self.clear()
+        self[text] = encoded = self._prefix + _PLAIN[len(data)] + data
+        return encoded
 
 
 def read_long(data: bytes, at: int) -> tuple[int, int]:
@@ -227,6 +251,13 @@ def bad_branch(branch: int) -> PoisonRecord:
 _PLAIN = Longs(b"")
 _PRESENT = Longs(b"\x02")
 """For nullable fields: branch 1, then the long."""
+_TEXT = Texts(b"")
+_PRESENT_TEXT = Texts(b"\x02")
+
+_REPEATED = frozenset(
+    {"execution_id", "input_type", "output_type", "pipeline", "projector", "step_id", "tenant_id", "unit_id"}
+)
+"""String fields that many records have in common; the bytes of others are not kept."""
 
 
 # --- generation --------------------------------------------------------------------------------------------------------------------
@@ -260,6 +291,8 @@ def compiled(source: str, cls: type[msgspec.Struct], schema: Schema) -> Callable
         "HEADER": header(schema),
         "LONG": _PLAIN,
         "PRESENT": _PRESENT,
+        "TEXT": _TEXT,
+        "PRESENT_TEXT": _PRESENT_TEXT,
         "Poison": PoisonRecord,
         "cls": cls,
         "read_long": read_long,
@@ -291,6 +324,18 @@ def encoder_source(cls: type[msgspec.Struct], schema: Schema) -> str:
 _Written = tuple[list[str], list[str]]
 
 
+def _write_string(name: str) -> _Written:
+    if name in _REPEATED:
+        return [], [f"TEXT[obj.{name}]"]
+    return [f"{name} = obj.{name}.encode()"], [f"LONG[len({name})]", name]
+
+
+def _write_nullable_string(name: str) -> _Written:
+    if name in _REPEATED:
+        return [f"{name} = obj.{name}"], [f'b"\\0" if {name} is None else PRESENT_TEXT[{name}]']
+    return _write_nullable(name, f"{name}.encode()")
+
+
 def _write_array(name: str, item: str) -> _Written:
     lines = [
         f"{name} = obj.{name}",
@@ -319,11 +364,11 @@ def _write_nullable(name: str, value: str) -> _Written:
 
 
 _WRITERS: dict[str, Callable[[str], _Written]] = {
-    "string": lambda n: ([f"{n} = obj.{n}.encode()"], [f"LONG[len({n})]", n]),
+    "string": _write_string,
     "bytes": lambda n: ([f"{n} = obj.{n}"], [f"LONG[len({n})]", n]),
     "long": lambda n: ([], [f"LONG[obj.{n}]"]),
     "boolean": lambda n: ([], [f'b"\\1" if obj.{n} else b"\\0"']),
-    "null|string": lambda n: _write_nullable(n, f"{n}.encode()"),
+    "null|string": _write_nullable_string,
     "null|bytes": lambda n: _write_nullable(n, n),
     "null|long": lambda n: ([f"{n} = obj.{n}"], [f'b"\\0" if {n} is None else PRESENT[{n}]']),
     "array|string": lambda n: _write_array(n, "item.encode()"),

@@ -10,7 +10,9 @@ Everything internal is keyed by execution id, so any of these ids routes itself:
 from __future__ import annotations
 
 import uuid
-from typing import NamedTuple
+from functools import lru_cache
+
+import msgspec
 
 from schemas.errors import PeerError
 
@@ -19,6 +21,9 @@ NAMESPACE = uuid.UUID("8c9a4f0e-6a3d-5d0a-9d0e-6b61776d6974")
 
 UNARY = "u"
 """Last part of the interaction id of a unit with one interaction."""
+
+ID_CHARS_MAX = 512
+"""Longest interaction id that is read."""
 
 _MASK = 0xFFFFFFFF
 _SEED = 0x9747B28C
@@ -40,17 +45,13 @@ def interaction_id(unit: str, item_index: int | None) -> str:
     return f"{unit}.{UNARY if item_index is None else item_index}"
 
 
-class InteractionRef(NamedTuple):
+class InteractionRef(msgspec.Struct, frozen=True, gc=False):
     """An interaction id taken apart."""
 
     execution_id: str
     step_index: int
     item_index: int | None
-
-    @property
-    def unit_id(self) -> str:
-        """The unit that the interaction belongs to."""
-        return f"{self.execution_id}.{self.step_index}"
+    unit_id: str
 
 
 def parse_interaction_id(text: str) -> InteractionRef:
@@ -59,15 +60,20 @@ def parse_interaction_id(text: str) -> InteractionRef:
     Raises:
         PeerError: `text` is not of the form `<executionId>.<stepIndex>.<itemIndex or u>`.
     """
-    parts = text.rsplit(".", 2)
-    if len(parts) != 3 or not parts[0] or len(text) > 512:
+    unit, _, item = text.rpartition(".")
+    known = _parse_unit_id(unit) if len(text) <= ID_CHARS_MAX else None
+    if known is None or not (item == UNARY or _is_index(item)):
         msg = f"not an interaction id: {text[:80]!r}"
         raise PeerError(msg)
-    execution, step, item = parts
-    if not _is_index(step) or not (item == UNARY or _is_index(item)):
-        msg = f"not an interaction id: {text[:80]!r}"
-        raise PeerError(msg)
-    return InteractionRef(execution, int(step), None if item == UNARY else int(item))
+    execution, step, unit = known
+    return InteractionRef(execution, step, None if item == UNARY else int(item), unit)
+
+
+@lru_cache(maxsize=4_096)
+def _parse_unit_id(text: str) -> tuple[str, int, str] | None:
+    """Execution, step and the id itself; None: it is no unit id. The interactions of a unit share it, so most look-ups are hits."""
+    execution, _, step = text.rpartition(".")
+    return (execution, int(step), text) if execution and _is_index(step) else None
 
 
 def _is_index(text: str) -> bool:

@@ -20,10 +20,10 @@ LIVE_SESSIONS_MAX = 64
 BATCH_RECORDS_MAX = 2_000
 """Events decided in one transaction."""
 
-GATHER_S_MAX = 0.030
+GATHER_S_MAX = 0.010
 GATHER_RATE_MAX = 10_000
 """A batch gathers for up to so many seconds where its role writes so many records a second or more, and proportionally less below:
-at 16 requests in flight 3 ms, at one next to nothing."""
+at 16 requests in flight 1 ms, at one next to nothing."""
 
 PAYLOAD_BYTES_MAX = 4 * 1024 * 1024
 """Largest request, completion or step output, encoded."""

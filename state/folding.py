@@ -103,7 +103,10 @@ def fold(rows: Rows, fact: Fact) -> None:
     Raises:
         IllegalTransition: `fact` is not possible now; no row is changed.
     """
-    changed = [(key := key_of(fact), evolve(rows.get(key), fact)) for key_of, evolve in _folds_of(fact)]
+    changed: list[tuple[bytes, Row]] = []
+    for key_of, evolve in _folds_of(fact):
+        key = key_of(fact)
+        changed.append((key, evolve(rows.get(key), fact)))
     for key, record in changed:
         rows.put(key, record)
 

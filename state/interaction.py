@@ -16,7 +16,7 @@ import msgspec
 from schemas import facts
 from schemas.facts import Fact
 from schemas.identity import interaction_id
-from state.transition import IllegalTransition, Transitions, next_status
+from state.transition import Transitions, illegal
 
 
 class InteractionStatus(StrEnum):
@@ -90,11 +90,10 @@ def evolve(record: InteractionRecord | None, fact: Fact) -> InteractionRecord:
     Raises:
         IllegalTransition: `fact` is not possible now; `record` is unchanged.
     """
-    next_status(TRANSITIONS, record.status if record else None, fact)
-    make = _EVOLVE.get(type(fact))
-    if make is None:
-        raise IllegalTransition(fact.execution_id)
-    return make(record, fact)
+    status = record.status if record else None
+    if (status, type(fact)) not in TRANSITIONS:
+        raise illegal(status, fact)
+    return _EVOLVE[type(fact)](record, fact)
 
 
 _replace = msgspec.structs.replace

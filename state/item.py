@@ -11,7 +11,7 @@ import msgspec
 
 from schemas import facts
 from schemas.facts import Fact
-from state.transition import Transitions, next_status
+from state.transition import Transitions, illegal
 
 
 class ItemStatus(StrEnum):
@@ -62,7 +62,9 @@ def evolve(record: ItemRecord | None, fact: Fact) -> ItemRecord:
     Raises:
         IllegalTransition: `fact` is not possible now; `record` is unchanged.
     """
-    next_status(TRANSITIONS, record.status if record else None, fact)
+    status = record.status if record else None
+    if (status, type(fact)) not in TRANSITIONS:
+        raise illegal(status, fact)
     match fact:
         case facts.ContinuationCompleted():
             return ItemRecord(fact.unit_id, fact.item_index, _S.SUCCEEDED, fact.attempt, fact.outputs)

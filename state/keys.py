@@ -10,6 +10,8 @@ The changelog's record key is the part after the slash.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from schemas.identity import UNARY
 
 TABLES = {"e": "executions", "u": "units", "i": "interactions", "t": "items"}
@@ -18,11 +20,13 @@ TABLES = {"e": "executions", "u": "units", "i": "interactions", "t": "items"}
 PREFIXES = {table: prefix for prefix, table in TABLES.items()}
 
 
+@lru_cache(maxsize=4_096)
 def execution_key(execution_id: str) -> bytes:
     """Key of an execution's row."""
     return b"e/" + execution_id.encode()
 
 
+@lru_cache(maxsize=4_096)
 def unit_key(unit_id: str) -> bytes:
     """Key of a unit's row."""
     return b"u/" + unit_id.encode()
@@ -30,12 +34,24 @@ def unit_key(unit_id: str) -> bytes:
 
 def interaction_key(unit_id: str, item_index: int | None) -> bytes:
     """Key of an interaction's row."""
-    return f"i/{unit_id}.{UNARY if item_index is None else f'{item_index:09d}'}".encode()
+    return _interactions(unit_id) + (UNARY.encode() if item_index is None else b"%09d" % item_index)
 
 
 def item_key(unit_id: str, item_index: int) -> bytes:
     """Key of an item's row."""
-    return f"t/{unit_id}.{item_index:09d}".encode()
+    return _items(unit_id) + b"%09d" % item_index
+
+
+@lru_cache(maxsize=4_096)
+def _interactions(unit_id: str) -> bytes:
+    """What the keys of a unit's interactions have in common."""
+    return f"i/{unit_id}.".encode()
+
+
+@lru_cache(maxsize=4_096)
+def _items(unit_id: str) -> bytes:
+    """What the keys of a unit's items have in common."""
+    return f"t/{unit_id}.".encode()
 
 
 def span(table: str, unit_id: str, first: int = 0) -> tuple[bytes, bytes]:

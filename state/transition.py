@@ -24,9 +24,13 @@ def next_status(transitions: Transitions, status: str | None, fact: Fact) -> str
     """
     after = transitions.get((status, type(fact)))
     if after is None:
-        msg = f"{type(fact).__name__} is not possible in status {status}: {fact.execution_id}"
-        raise IllegalTransition(msg)
+        raise illegal(status, fact)
     return after
+
+
+def illegal(status: str | None, fact: Fact) -> IllegalTransition:
+    """The error of a pair that a table does not name."""
+    return IllegalTransition(f"{type(fact).__name__} is not possible in status {status}: {fact.execution_id}")
 
 
 def mermaid(name: str, transitions: Transitions, *, named: Mapping[type[Fact], Sequence[str]] | None = None) -> str:

@@ -22,7 +22,7 @@ import msgspec
 
 from schemas import facts
 from schemas.facts import Fact
-from state.transition import IllegalTransition, Transitions, next_status
+from state.transition import IllegalTransition, Transitions, illegal
 
 
 class UnitStatus(StrEnum):
@@ -89,7 +89,9 @@ def evolve(record: UnitRecord | None, fact: Fact) -> UnitRecord:
     Raises:
         IllegalTransition: `fact` is not possible now; `record` is unchanged.
     """
-    next_status(TRANSITIONS, record.status if record else None, fact)
+    status = record.status if record else None
+    if (status, type(fact)) not in TRANSITIONS:
+        raise illegal(status, fact)
     if isinstance(fact, facts.BoundaryUnitOpened):
         return UnitRecord(
             unit_id=fact.unit_id,

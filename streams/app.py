@@ -14,6 +14,7 @@ from schemas.errors import TopicMismatch
 from schemas.topics import catalogue, mismatches
 from state.keys import TABLES
 from state.table import StoreFactory
+from streams.author import Author, LocalAuthor
 from streams.clock import Clock
 from streams.continuations import ContinuationContext, ContinuationTask
 from streams.core import CoreTask
@@ -24,7 +25,6 @@ from streams.loop import TransactionalLoop
 from streams.metrics import Metrics
 from streams.names import Names
 from streams.pool import Pool, ThreadPool
-from streams.segments import Suffixes
 from topologies.pipeline import Pipeline, TopicSource
 
 TOPICS_TIMEOUT_S = 30.0
@@ -139,17 +139,19 @@ def build_worker(
     roles: tuple[str, ...] = ROLES,
     metrics: Metrics | None = None,
     make_pool: PoolFactory | None = None,
+    author: Author | None = None,
     at: Callable[[int], None] = lambda _step: None,
     wait: Callable[[float], None] = lambda _seconds: None,
 ) -> Worker:
     """Make the loops of some roles.
 
     `instance` names the transactional ids and, when `static`, the group members; `topic_ids` are as `verify_topics` returns them;
-    `at` and `wait` are as in `TransactionalLoop`.
+    `at` and `wait` are as in `TransactionalLoop`; without an `author` its code runs on the pool's threads.
     """
     shared = Metrics() if metrics is None else metrics
     names = Names.of(pipeline.app)
     signer = signer_of(pipeline)
+    runs = author or LocalAuthor(pipeline)
     make = make_pool or (lambda: ThreadPool(limits.POOL_THREADS, clock))
     worker = Worker(loops={}, pools=[], metrics=shared)
 
@@ -182,7 +184,7 @@ def build_worker(
             signer=signer,
             metrics=shared,
             instance=instance,
-            suffixes=Suffixes(pipeline),
+            author=runs,
             topic_ids={names.changelog(table): topic_ids[names.changelog(table)] for table in TABLES.values()},
             consumed=lambda partition: worker.loops["core"].consumed(partition),  # noqa: PLW0108 - the loop is made after it
             decided=lambda partition: worker.loops["core"].positions.get(partition, -1),
@@ -210,7 +212,7 @@ def build_worker(
         pool = make()
         worker.pools.append(pool)
         continuation = ContinuationContext(
-            pipeline=pipeline, names=names, clock=clock, pool=pool, metrics=shared, suffixes=Suffixes(pipeline)
+            pipeline=pipeline, names=names, clock=clock, pool=pool, metrics=shared, author=runs
         )
         worker.loops["continuation"] = loop(
             "continuation",

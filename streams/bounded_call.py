@@ -1,4 +1,4 @@
-"""A call into a client that may never return, made on a thread of its own so that its caller can go on without it."""
+"""A call into a client that takes a while and may never return, made on a thread of its own so that its caller can go on meanwhile."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ class NeverReturned(Exception):
     """The call has not returned in time; it may be waiting for ever."""
 
 
-class _Call:
-    """One call and what came of it."""
+class Call:
+    """One call under way, and what came of it."""
 
     def __init__(self, call: Callable[[], object]) -> None:
         self._call = call
@@ -21,6 +21,7 @@ class _Call:
         self.error: BaseException | None = None
 
     def make(self) -> None:
+        """For the thread."""
         try:
             self._call()
         except BaseException as error:
@@ -28,8 +29,16 @@ class _Call:
         finally:
             self._running.release()
 
-    def wait(self, timeout_s: float) -> bool:
-        return self._running.acquire(timeout=timeout_s)
+    def join(self, timeout_s: float) -> None:
+        """Wait for its end, once; what it raised is raised.
+
+        Raises:
+            NeverReturned: not within `timeout_s`; its thread must not be used again.
+        """
+        if not self._running.acquire(timeout=timeout_s):
+            raise NeverReturned(f"no return within {timeout_s:g} s")
+        if self.error is not None:
+            raise self.error
 
 
 class CallThread:
@@ -37,24 +46,17 @@ class CallThread:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._todo: SimpleQueue[_Call | None] = SimpleQueue()
+        self._todo: SimpleQueue[Call | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def run(self, call: Callable[[], object], timeout_s: float) -> None:
-        """Make a call and wait for its end; what it raises is raised.
-
-        Raises:
-            NeverReturned: not within `timeout_s`; this object must not be used again.
-        """
+    def start(self, call: Callable[[], object]) -> Call:
+        """Make a call; `join` what is returned."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
             self._thread.start()
-        made = _Call(call)
+        made = Call(call)
         self._todo.put(made)
-        if not made.wait(timeout_s):
-            raise NeverReturned(f"{self._name}: no return within {timeout_s:g} s")
-        if made.error is not None:
-            raise made.error
+        return made
 
     def _work(self) -> None:
         while (call := self._todo.get()) is not None:

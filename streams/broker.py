@@ -37,6 +37,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from streams.kafka_jars import BrokerError, require_java, resolve_kafka, run_tool, silent, tail
+from streams.signals import stop_on_signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -401,9 +402,7 @@ def running_broker(report: Callable[[str], None] = silent) -> Iterator[str]:
 
 def main() -> int:
     """Run a broker in the foreground until SIGTERM or SIGINT; print its bootstrap."""
-    ended = threading.Event()
-    for wanted in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(wanted, lambda *_: ended.set())
+    ended = stop_on_signals()
     try:
         with ThrowawayBroker(report=lambda line: print(line, file=sys.stderr)) as broker:
             print(f"bootstrap={broker.bootstrap}", flush=True)

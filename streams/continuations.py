@@ -17,11 +17,12 @@ from schemas.envelopes import Continuation, ContinuationCompletion
 from schemas.errors import CallTimeout, PoisonRecord
 from schemas.identity import home_partition
 from streams import dead_letters
+from streams.author import Author, StepProcessEnded
 from streams.log import Record, TopicPartition
 from streams.metrics import Metrics
 from streams.names import Names
 from streams.pool import Finished, Pool, Ticket
-from streams.segments import Suffixes, describe_error
+from streams.segments import describe_error, suffix_limit_s
 from streams.session import ChunkSize
 from streams.stateless_task import StatelessTask
 from streams.task import Event, Outputs
@@ -43,7 +44,7 @@ class ContinuationContext:
     clock: Clock
     pool: Pool
     metrics: Metrics
-    suffixes: Suffixes
+    author: Author
 
 
 Entry = tuple[Record, Continuation | PoisonRecord]
@@ -58,6 +59,8 @@ class _Chunk:
     seconds: float = 0.0
     """What the job itself took; the wait for the loop to notice must not count."""
     is_done: bool = False
+    is_suspect: bool = False
+    """One of them ended the step process; they are run one at a time from now on."""
 
 
 class ContinuationTask(StatelessTask):
@@ -118,25 +121,26 @@ class ContinuationTask(StatelessTask):
         self._run(chunk, first)
 
     def _run(self, chunk: _Chunk, first: Continuation) -> None:
-        suffix = self._ctx.suffixes.of(first.step_index)
-        todo = [
-            entry[1].completion for entry in chunk.entries[len(chunk.results) :] if isinstance(entry[1], Continuation)
-        ]
+        author = self._ctx.author
+        first_left = len(chunk.results)
+        left = chunk.entries[first_left : first_left + 1 if chunk.is_suspect else None]
+        todo = [continuation.completion for _, continuation in left if isinstance(continuation, Continuation)]
         results = chunk.results
 
         def job(ticket: Ticket) -> None:
             began_s = self._ctx.clock.monotonic_s()
-            suffix.run_chunk(todo, results, ticket)
+            author.run_suffixes(first.step_index, todo, results, ticket.restart_limit)
             chunk.seconds += self._ctx.clock.monotonic_s() - began_s
 
-        self._ctx.pool.submit(self, chunk, job, limit_s=suffix.limit_s)
+        limit_s = suffix_limit_s(self._ctx.pipeline, first.step_index)
+        self._ctx.pool.submit(self, chunk, job, limit_s=limit_s)
 
     def finished(self, finished: Finished) -> None:
         """A chunk has ended, or one of its items overstayed."""
         chunk, error = finished.tag, finished.error
         assert isinstance(chunk, _Chunk)
-        if error is not None and len(chunk.results) < len(chunk.entries):
-            chunk.results = [*chunk.results, error if isinstance(error, Exception) else CallTimeout(str(error))]
+        if len(chunk.results) < len(chunk.entries):
+            self._blame(chunk, error)
             first = chunk.entries[0][1]
             if len(chunk.results) < len(chunk.entries) and isinstance(first, Continuation):
                 self._run(chunk, first)
@@ -145,6 +149,16 @@ class ContinuationTask(StatelessTask):
         self._size.learn(len(chunk.entries), chunk.seconds)
         self._flush()
         self._pump()
+
+    @staticmethod
+    def _blame(chunk: _Chunk, error: BaseException | None) -> None:
+        """Who overstayed is the first without a result; who ended the step process is known once it runs alone."""
+        left = len(chunk.entries) - len(chunk.results)
+        if isinstance(error, StepProcessEnded) and left > 1 and not chunk.is_suspect:
+            chunk.is_suspect = True
+            chunk.results = list(chunk.results)
+        elif error is not None:
+            chunk.results = [*chunk.results, error if isinstance(error, Exception) else CallTimeout(str(error))]
 
     def _flush(self) -> None:
         """Chunks that are done, as far as none before them is not."""

@@ -34,7 +34,7 @@ from schemas.facts import Fact
 from schemas.topics import CHANGELOG_DELETE_RETENTION_MS
 from state.folding import fold
 from state.interaction import InteractionRecord, InteractionStatus
-from state.keys import TABLES, interaction_key, item_key, prefix_span, span, split_key
+from state.keys import TABLES, interaction_key, item_key, prefix_span, span
 from streams.agenda import Agenda
 from streams.changelog import Restore, changelog_positions
 from streams.core_context import CoreContext
@@ -89,6 +89,7 @@ class CoreTask:
         self.work = LocalWork(context, self.rows, self.agenda, self.sessions)
         self._retention = Retention(context, self.rows, self.agenda)
         self._writer = Writer(context, self.rows, partition, self._counts)
+        self._write_fact = self._writer.fact
         self._changelog_at = {
             ord(prefix): TopicPartition(context.names.changelog(table), partition) for prefix, table in TABLES.items()
         }
@@ -249,12 +250,19 @@ class CoreTask:
                 ]
                 keys += [key for was_tried, key in known if was_tried]
                 self.rows.overlay.assume_absent(key for was_tried, key in known if not was_tried)
+            elif isinstance(what, ItemsPulled):
+                execution = self.rows.execution(what.session.execution_id)
+                if execution is not None and not execution.held:  # nothing was held for them: they are new
+                    indexes = range(what.first_index, what.first_index + len(what.items))
+                    self.rows.overlay.assume_absent(interaction_key(what.session.unit_id, index) for index in indexes)
         self.rows.overlay.prefetch(keys)
 
     def decide(self, event: Event, outputs: Outputs) -> None:
         """Decide one event over the overlay."""
-        self.work.note_end(event.what)
-        self._perform(self._decide_by[type(event.what)](event.what, event.record, outputs), outputs, event)
+        _, what, record = event
+        if record is None:
+            self.work.note_end(what)
+        self._perform(self._decide_by[type(what)](what, record, outputs), outputs, event)
 
     def settle(self, outputs: Outputs) -> None:
         """Advance every execution that the batch touched until it waits for something."""
@@ -311,9 +319,9 @@ class CoreTask:
 
     def _do_append(self, decision: Append, outputs: Outputs, _event: Event | None) -> None:
         fact = decision.fact
-        fold(self.rows.overlay, fact)
-        self._writer.fact(fact, outputs)
         kind = type(fact)
+        fold(self.rows.overlay, fact)
+        self._write_fact(fact, outputs)
         self._tally[kind] += 1
         follow = self._follow_by.get(kind)
         if follow is not None:
@@ -367,7 +375,7 @@ class CoreTask:
 
     def changelog_of(self, key: bytes) -> tuple[TopicPartition, bytes]:
         """Own partition number, explicitly (DESIGN 4)."""
-        return self._changelog_at[key[0]], split_key(key)[1]
+        return self._changelog_at[key[0]], key[2:]
 
     def apply(self, rows: Mapping[bytes, bytes | None], ends: Mapping[TopicPartition, int]) -> None:
         """Make the batch the committed state; timers follow rows."""

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from connectors.resume_token import TokenSigner
 from state.table import StoreFactory
+from streams.author import Author
 from streams.log import Log, TopicPartition
 from streams.metrics import Metrics
 from streams.names import Names
 from streams.pool import Pool
-from streams.segments import Suffixes
 from topologies.pipeline import Pipeline
 
 if TYPE_CHECKING:
@@ -37,6 +37,6 @@ class CoreContext:
     """How far the consumer has read a partition, past markers."""
     decided: Callable[[TopicPartition], int]
     """How far the partition's records are decided and committed."""
-    suffixes: Suffixes
+    author: Author
     live_sessions: int = 0
     """Over all tasks; at most `limits.LIVE_SESSIONS_MAX`."""

@@ -46,7 +46,7 @@ from streams.retention import Retention
 from streams.rows import PartitionRows
 from streams.segments import describe_error
 from streams.sessions import Sessions
-from streams.shaping import shape
+from streams.shaping import shape, unshaped
 from streams.task import Outputs
 from streams.timers import TimerIndex, due_of
 from streams.writing import Writer
@@ -148,44 +148,48 @@ class Deciders:
     def _on_answer(self, what: AnswerArrived, record: Record | None, _outputs: Outputs) -> Iterable[Decision]:
         assert record is not None
         ref = what.ref
+        unit_id = ref.unit_id
         rows = Standing(
             self._rows.execution(ref.execution_id),
-            self._rows.unit(ref.unit_id),
-            self._rows.interaction(ref.unit_id, ref.item_index),
+            self._rows.unit(unit_id),
+            self._rows.interaction(unit_id, ref.item_index),
         )
-        answer = self._prepared(what, rows.interaction, record.timestamp_ms)
+        answer = self._prepared(what, rows, record.timestamp_ms)
         self._touch_scalar(ref.execution_id, ref.item_index)
-        return admit(self._pipeline, answer, rows, live=self._sessions.takes_offers(ref.unit_id), now_ms=self._now())
+        return admit(self._pipeline, answer, rows, live=self._sessions.takes_offers(unit_id), now_ms=self._now())
 
     def _touch_scalar(self, execution_id: str, item_index: int | None) -> None:
         """An item's answer never advances its parent; a scalar's may."""
         if item_index is None:
             self._agenda.touch(execution_id)
 
-    def _prepared(self, what: AnswerArrived, row: InteractionRecord | None, recorded_at_ms: int) -> Answer:
+    def _prepared(self, what: AnswerArrived, rows: Standing, recorded_at_ms: int) -> Answer:
         step = self._pipeline.steps[what.ref.step_index] if what.ref.step_index < len(self._pipeline.steps) else None
         completion = what.completion
         made = what.shape
         token_valid: bool | None = None
         if isinstance(step, AwaitStep):
             if made is None:
-                made = shape(step, row, completion.payload, actor=completion.actor, recorded_at_ms=recorded_at_ms)
+                actor = completion.actor
+                made = shape(
+                    step,
+                    unshaped(step, rows.interaction, completion.payload, actor=actor, recorded_at_ms=recorded_at_ms),
+                )
             if completion.resume_token is not None:
-                token_valid = row is not None and self._verifies(completion, what.ref.unit_id, row, step.step_id)
+                token_valid = self._verifies(completion, rows, step.step_id)
         return Answer(completion, what.ref, recorded_at_ms, token_valid, made)
 
-    def _verifies(self, completion: ProviderCompletion, unit_id: str, row: InteractionRecord, step_id: str) -> bool:
-        if self._signer is None:
+    def _verifies(self, completion: ProviderCompletion, rows: Standing, step_id: str) -> bool:
+        if self._signer is None or rows.interaction is None:
             return False
-        execution = self._rows.execution(unit_id.rsplit(".", 1)[0])
         try:
             self._signer.verify(
                 completion.resume_token,
-                tenant_id=execution.tenant_id if execution else "",
+                tenant_id=rows.execution.tenant_id if rows.execution else "",
                 interaction_id=completion.interaction_id,
                 correlation_id=completion.interaction_id,
                 step_id=step_id,
-                deadline_ms=row.deadline_ms,
+                deadline_ms=rows.interaction.deadline_ms,
             )
         except TokenRejected:
             return False
@@ -203,7 +207,9 @@ class Deciders:
         if what.shape is None and step.projection is not None:
             self._agenda.after_commit(lambda: self._intake.project_held(what))
             return []
-        made = what.shape or shape(step, row, row.answer, actor=row.actor, recorded_at_ms=recorded_at_ms)
+        made = what.shape or shape(
+            step, unshaped(step, row, row.answer, actor=row.actor, recorded_at_ms=recorded_at_ms)
+        )
         answer = Answer(completion, ref, recorded_at_ms, None, made)
         rows = Standing(self._rows.execution(execution_id), self._rows.unit(what.unit_id), row)
         self._touch_scalar(execution_id, what.item_index)

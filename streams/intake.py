@@ -20,6 +20,7 @@ from schemas.identity import home_partition, parse_interaction_id
 from state.interaction import InteractionRecord
 from state.keys import interaction_key
 from streams.agenda import Agenda
+from streams.author import StepProcessEnded
 from streams.core_context import CoreContext
 from streams.events import (
     AnswerArrived,
@@ -33,12 +34,15 @@ from streams.events import (
 from streams.log import Record
 from streams.pool import Ticket
 from streams.rows import PartitionRows, TaskClosed
-from streams.shaping import shape
+from streams.shaping import unshaped
 from topologies.admission import Misshapen, Shape
 from topologies.pipeline import AwaitStep
 
 INBOX_MAX = 2 * limits.BATCH_RECORDS_MAX
 """Records that may wait, in the inbox or decoded; beyond that reading pauses."""
+
+DEATHS_MAX = 3
+"""Ends of the step process with one answer alone in it, after which its projector gets the blame."""
 
 _PROJECTION_LIMIT_S = limits.CALL_TIMEOUT_DEFAULT_MS / 1000
 _COMMANDS = (SubmitCommand, CancelCommand, RedriveCommand)
@@ -54,6 +58,25 @@ class _Projecting:
 
     entries: list[tuple[Record, AnswerArrived]]
     shapes: list[Shape]
+    chunk: int = limits.BATCH_RECORDS_MAX
+    """How many one job takes; one, after an answer in it ended the step process."""
+    deaths: int = 0
+    """How often the step process ended with the first answer without a shape alone in the job."""
+
+
+def _project_on(projecting: _Projecting, shapes: list[Shape], error: BaseException | None) -> _Projecting:
+    """What is left of a projection. The one that overstayed is refused, and so is one that ends the step process whenever it comes."""
+    entries = projecting.entries
+    if isinstance(error, StepProcessEnded):
+        is_alone = projecting.chunk == 1
+        has_moved = len(shapes) > len(projecting.shapes)
+        deaths = 0 if has_moved else projecting.deaths + is_alone
+        if deaths < DEATHS_MAX:
+            return _Projecting(entries, shapes, 1, deaths)
+    if error is not None:
+        shapes = [*shapes, Misshapen(f"projector: {error}")]
+        return _Projecting(entries, shapes, projecting.chunk)
+    return _Projecting(entries, shapes, min(projecting.chunk * 2, limits.BATCH_RECORDS_MAX))
 
 
 class Intake:
@@ -61,6 +84,7 @@ class Intake:
 
     def __init__(self, context: CoreContext, rows: PartitionRows, agenda: Agenda, partition: int) -> None:
         self._pipeline = context.pipeline
+        self._author = context.author
         self._commands = context.names.commands
         self._rows = rows
         self._agenda = agenda
@@ -145,24 +169,26 @@ class Intake:
 
     def _project(self, projecting: _Projecting, ticket: Ticket) -> None:
         """On the pool: shape answers against their committed requests."""
-        todo = projecting.entries[len(projecting.shapes) :]
+        todo = projecting.entries[len(projecting.shapes) :][: projecting.chunk]
         rows = self._rows.committed([interaction_key(answer.ref.unit_id, answer.ref.item_index) for _, answer in todo])
-        shapes = projecting.shapes
-        for (record, answer), row in zip(todo, rows, strict=True):
-            ticket.restart_limit()
-            step = self._pipeline.await_step(answer.ref.step_index)
-            completion = answer.completion
-            shapes.append(
-                shape(step, row, completion.payload, actor=completion.actor, recorded_at_ms=record.timestamp_ms)
+        answers = [
+            unshaped(
+                self._pipeline.await_step(answer.ref.step_index),
+                row,
+                answer.completion.payload,
+                actor=answer.completion.actor,
+                recorded_at_ms=record.timestamp_ms,
             )
+            for (record, answer), row in zip(todo, rows, strict=True)
+        ]
+        self._author.project(answers, projecting.shapes, ticket.restart_limit)
 
     def _projected(self, projecting: _Projecting, error: BaseException | None) -> None:
         if isinstance(error, TaskClosed):
             return
         entries, shapes = projecting.entries, list(projecting.shapes)
-        if error is not None and len(shapes) < len(entries):  # the one that overstayed is refused, the rest goes on
-            shapes.append(Misshapen(f"projector: {error}"))
-            self._submit(_Projecting(entries, shapes))
+        if len(shapes) < len(entries):
+            self._submit(_project_on(projecting, shapes, error))
             return
         for (record, answer), made in zip(entries, shapes, strict=True):
             answer.shape = made
@@ -173,13 +199,16 @@ class Intake:
     def project_held(self, what: HeldAnswerMet) -> None:
         """Project an answer that was held, then let it be judged; its record was read long ago, so no order is to be kept."""
 
-        def job(_ticket: Ticket) -> Shape:
+        def job(ticket: Ticket) -> Shape:
             row: InteractionRecord
             (row,) = self._rows.committed([interaction_key(what.unit_id, what.item_index)])
             step = self._pipeline.await_step(int(what.unit_id.rsplit(".", 1)[1]))
             recorded_at_ms = row.completed_at_ms or row.dispatched_at_ms
             assert row.answer is not None
-            return shape(step, row, row.answer, actor=row.actor, recorded_at_ms=recorded_at_ms)
+            answer = unshaped(step, row, row.answer, actor=row.actor, recorded_at_ms=recorded_at_ms)
+            shapes: list[Shape] = []
+            self._author.project([answer], shapes, ticket.restart_limit)
+            return shapes[0]
 
         def done(result: Shape | None, error: BaseException | None) -> None:
             made = result if result is not None else Misshapen(f"projector: {error}")

@@ -20,7 +20,7 @@ from schemas.errors import (
     TransactionAborted,
 )
 from schemas.limits import TRANSACTION_TIMEOUT_MS
-from streams.bounded_call import CallThread, NeverReturned
+from streams.bounded_call import Call, CallThread, NeverReturned
 from streams.kafka_consumer import ErrorSink
 from streams.kafka_errors import FENCED, STATE, UNDELIVERED, error_of, is_fenced, transaction_error, unavailable
 from streams.kafka_settings import KafkaSettings, client_logger
@@ -51,6 +51,7 @@ class KafkaProducer:
         self._open = False
         self._aborting = False  # the broker has not confirmed the end of a dropped transaction yet
         self._fenced = False
+        self._sending: Call | None = None  # the consumed positions, on their way
         self._failure: LogError | None = None  # why the open transaction must not be committed
 
     def _on_error(self, error: KafkaError) -> None:
@@ -146,28 +147,39 @@ class KafkaProducer:
             return
         # Measured: this one call waits without a limit of its own, and for ever where the coordinator's connection goes at the wrong moment.
         positions = [ClientPartition(at.topic, at.partition, offset) for at, offset in offsets.items()]
+        self._sending = self._calls.start(partial(self._send_positions, positions, metadata))
+
+    def _send_positions(self, positions: list[ClientPartition], metadata: Any) -> None:
+        """On a thread of its own: a transaction's records can be written meanwhile."""
         end_s = time.monotonic() + _ABORT_TIMEOUT_S
         while True:
-            left_s = max(0.1, end_s - time.monotonic())
             try:
-                self._calls.run(
-                    partial(self._client.send_offsets_to_transaction, positions, metadata, left_s), left_s + _GRACE_S
-                )
+                self._client.send_offsets_to_transaction(positions, metadata, max(0.1, end_s - time.monotonic()))
             except KafkaException as raised:
-                if error_of(raised).retriable() and time.monotonic() < end_s:
-                    continue
-                self._failure = self._failed(raised, "consumed offsets")
-                raise self._failure from raised
-            except NeverReturned as raised:
-                self._fenced = True
-                text = f"{self._id!r}: the client lost the request for its consumed offsets, a new one is needed"
-                self._failure = ProducerFenced(text)
-                raise self._failure from raised
+                if not error_of(raised).retriable() or time.monotonic() >= end_s:
+                    raise
             else:
                 return
 
+    def _join_sending(self) -> None:
+        """Wait until the consumed positions are sent."""
+        sending, self._sending = self._sending, None
+        if sending is None:
+            return
+        try:
+            sending.join(_ABORT_TIMEOUT_S + _GRACE_S)
+        except KafkaException as raised:
+            self._failure = self._failed(raised, "consumed offsets")
+            raise self._failure from raised
+        except NeverReturned as raised:
+            self._fenced = True
+            text = f"{self._id!r}: the client lost the request for its consumed offsets, a new one is needed"
+            self._failure = ProducerFenced(text)
+            raise self._failure from raised
+
     def commit(self, timeout_s: float) -> None:
         """End the transaction; retried while the answer may still come."""
+        self._join_sending()
         if self._failure is not None:
             raise self._failure
         end_s = time.monotonic() + timeout_s
@@ -203,6 +215,8 @@ class KafkaProducer:
             return
         self._open = False
         self._aborting = True
+        with contextlib.suppress(LogError):  # the client takes one call at a time; what went wrong no longer matters
+            self._join_sending()
         with contextlib.suppress(LogUnavailable):  # `begin` tries again
             self._finish_abort()
 

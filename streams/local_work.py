@@ -24,7 +24,7 @@ from streams.events import OutputPublished, PublicationBroke, ResultCollected, S
 from streams.pool import Job, Ticket
 from streams.publishing import collect, publish_object
 from streams.rows import PartitionRows, TaskClosed
-from streams.segments import run_segment, run_steps, time_limit_s
+from streams.segments import run_steps, time_limit_s
 from streams.sessions import Sessions
 from streams.source import stored_chunks, stored_payloads
 from streams.task import Event, Outputs
@@ -134,12 +134,13 @@ class LocalWork:
 
     def _start_segment(self, execution: ExecutionRecord, decision: RunSegment) -> None:
         pipeline, rows, execution_id = self._pipeline, self._rows, execution.execution_id
+        author = self._ctx.author
         unit, payload = rows.unit(execution.input_unit_id), segment_input(execution, rows.overlay)
         many = execution.many or (unit is not None and unit.itemised)
 
         def job(_ticket: Ticket) -> tuple[bytes, bool]:
             inputs = stored_payloads(rows, unit, payload, many=execution.many)
-            return run_segment(pipeline, decision.first, decision.stop, inputs, many=many)
+            return author.run_segment(decision.first, decision.stop, inputs, many=many)
 
         self._submit(
             job,

@@ -143,7 +143,7 @@ class Producer(Protocol):
         """Make the consumed positions (next offset to read) part of the transaction; fences by group generation.
 
         Raises:
-            TransactionAborted, ProducerFenced: as `commit`.
+            TransactionAborted, ProducerFenced: as `commit`, which may be the one to raise it.
         """
 
     def commit(self, timeout_s: float) -> None:

@@ -541,9 +541,10 @@ class TransactionalLoop:
 
         1. Read: the events are here; prefetch the rows they name.
         2. Decide every event in a plain loop over the overlay, then what follows for all they touched.
-        3. Begin only now; produce changelog rows, facts, requests, continuations, replies.
-        4. Send the consumed position of every input of every task that is touched, consumed or not: this is what fences a task that
-           is no longer ours by the group's generation. All of them are real offsets; -1001 or an empty list fences nothing.
+        3. Begin only now; send the consumed position of every input of every task that is touched, consumed or not: this is what
+           fences a task that is no longer ours by the group's generation. All of them are real offsets; -1001 or an empty list fences
+           nothing.
+        4. Produce changelog rows, facts, requests, continuations, replies, while the positions are on their way.
         5. Commit. An error in here means that the outcome is unknown.
         6. Apply the rows and changelog positions to the store in one write. A crash before this is healed by the changelog.
         7. Release local work: offers to live sessions, segments, publications.
@@ -566,10 +567,10 @@ class TransactionalLoop:
             self._at(3)
             producer.begin()
             begun_s = self._clock.monotonic_s()
-            ends = self._produce(producer, outputs, changes)
-            self._at(4)
             offsets = self._offsets(tasks, moved)
             producer.send_offsets(offsets, self._metadata)
+            self._at(4)
+            ends = self._produce(producer, outputs, changes)
             self._at(5)
             producer.commit(COMMIT_TIMEOUT_S)
             self._is_committed = True
@@ -593,10 +594,11 @@ class TransactionalLoop:
         outputs = Outputs()
         done = 0
         for event in batch:
-            if isinstance(event.what, Poisoned):
-                event.task.quarantine(event.what.event, event.what.error, outputs)
+            task, what, _ = event
+            if isinstance(what, Poisoned):
+                task.quarantine(what.event, what.error, outputs)
             else:
-                event.task.decide(event, outputs)
+                task.decide(event, outputs)
             done += 1
             if outputs.bytes > limits.TRANSACTION_BYTES_MAX:
                 break
@@ -625,11 +627,9 @@ class TransactionalLoop:
         ends: dict[TopicPartition, int] = {}
         for task, rows in changes.items():
             placed = [(*task.changelog_of(key), value) for key, value in rows.items()]
-            last = {
-                at: place for place, (at, _, _) in enumerate(placed)
-            }  # whose delivery report is its partition's highest
-            for place, (at, record_key, value) in enumerate(placed):
-                note = _noting(ends, at) if last[at] == place else None
+            last = {at: record_key for at, record_key, _ in placed}  # whose delivery report is its partition's highest
+            for at, record_key, value in placed:
+                note = _noting(ends, at) if last[at] is record_key else None
                 produce(at.topic, value, key=record_key, partition=at.partition, on_offset=note)
         for topic, out, out_key, partition, headers in outputs.records:
             produce(topic, out, key=out_key, partition=partition, headers=headers)

@@ -13,6 +13,8 @@ from state.table import ChangelogPosition, Store
 HOT_ROWS_MAX = 20_000
 """Committed interactions kept decoded: a window's worth, so that an answer costs no read. Beyond it, the oldest are read again."""
 
+_UNREAD: Any = object()
+
 
 class HotRows:
     """Committed interactions that are still on their way, decoded; a cache of the store, bounded, safe to read from any thread."""
@@ -64,17 +66,19 @@ class Overlay:
 
     def assume_absent(self, keys: Iterable[bytes]) -> None:
         """Rows that are known not to exist need no read."""
+        known = self._read.setdefault
         for key in keys:
-            self._read.setdefault(key, None)
+            known(key, None)
 
     def get(self, key: bytes) -> Any:
         """The record of a row, or None."""
-        record = self.staged.get(key)
-        if record is not None or key in self.staged:
-            return record
-        if key not in self._read:
+        record = self.staged.get(key, _UNREAD)
+        if record is _UNREAD:
+            record = self._read.get(key, _UNREAD)
+        if record is _UNREAD:
             self.prefetch((key,))
-        return self._read[key]
+            record = self._read[key]
+        return record
 
     def put(self, key: bytes, record: Row) -> None:
         """Make `record` the row, for this batch."""

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from schemas import limits
 from schemas.errors import KawaitError, StepError
-from streams.pool import Ticket, run_async
+from streams.pool import run_async
 from topologies.payload_list import join_payloads, split_payloads
 from topologies.pipeline import Cardinality, Pipeline, RunStep
 
@@ -190,28 +190,34 @@ def payloads_of(data: bytes, *, many: bool) -> list[bytes]:
 # --- suffixes ------------------------------------------------------------------------------------------------------------------------
 
 
+def suffix_limit_s(pipeline: Pipeline, await_index: int) -> float:
+    """How long one item may take through the suffix of an await."""
+    return time_limit_s(run_steps(pipeline, await_index + 1, pipeline.suffix_stop(await_index)))
+
+
 class Suffix:
     """The steps after an itemised await, up to the next aggregate or the end: one item in, 0..n outputs out."""
 
     def __init__(self, pipeline: Pipeline, await_index: int) -> None:
         stop = pipeline.suffix_stop(await_index)
         self.steps = run_steps(pipeline, await_index + 1, stop)
-        self.limit_s = time_limit_s(self.steps)
         self._read: Callable[[bytes], Any] = pipeline.await_step(await_index).output.validate_json
         self._write: Callable[[Any], bytes] = pipeline.item_type(stop).to_json
         self._is_async = any(step.is_async for step in self.steps)
         self._is_straight = all(step.cardinality is Cardinality.ONE_TO_ONE and not step.is_async for step in self.steps)
 
     def run_chunk(
-        self, completions: Sequence[bytes], results: list[list[bytes] | Exception], ticket: Ticket | None
+        self, completions: Sequence[bytes], results: list[list[bytes] | Exception], starts: Callable[[], None]
     ) -> None:
-        """Run items one after another (concurrently where a step is async), appending each one's outputs or error to `results`."""
+        """Run items one after another (concurrently where a step is async), appending each one's outputs or error to `results`.
+
+        `starts` is called before each.
+        """
         if self._is_async:
             results += run_async(self._run_together(completions))
             return
         for completion in completions:
-            if ticket is not None:
-                ticket.restart_limit()
+            starts()
             results.append(self.run(completion))
 
     def run(self, completion: bytes) -> list[bytes] | Exception:

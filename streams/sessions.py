@@ -23,11 +23,12 @@ from state.item import ItemRecord, ItemStatus
 from state.keys import interaction_key, item_index_of, span
 from state.unit import UnitRecord
 from streams.agenda import Agenda
+from streams.author import StepProcessEnded
 from streams.core_context import CoreContext
 from streams.events import ItemsContinued, ItemsPulled, SourceFailed
 from streams.pool import Ticket
 from streams.rows import PartitionRows, TaskClosed
-from streams.segments import describe_error, run_steps, time_limit_s
+from streams.segments import describe_error, run_steps, suffix_limit_s, time_limit_s
 from streams.session import Session
 from streams.source import source_stream
 from streams.task import Event, Outputs
@@ -167,7 +168,11 @@ class Sessions:
             return
         step = self._pipeline.await_step(unit.step_index)
         live = unit.live and step.live and self._ctx.live_sessions < limits.LIVE_SESSIONS_MAX
-        stream = None if unit.source_count is not None else source_stream(self._pipeline, rows, execution, unit)
+        stream = (
+            None
+            if unit.source_count is not None
+            else source_stream(self._pipeline, self._ctx.author, rows, execution, unit)
+        )
         session = Session(
             unit, step, stream, first=execution.step_index, live=live, now_s=self._ctx.clock.monotonic_s()
         )
@@ -202,6 +207,8 @@ class Sessions:
         session = self.by_unit.pop(unit_id, None)
         if session is not None:
             session.is_closed = True
+            if session.stream is not None:
+                session.stream.close()
             self._ctx.live_sessions -= session.live
 
     # --- pulling and running ------------------------------------------------------------------------------------------------------------
@@ -235,10 +242,12 @@ class Sessions:
             session.next_index += len(items)
             session.is_ended = session.is_ended or ended
 
-        self._agenda.submit(lambda _ticket: stream.pull(count), pulled, limit_s=time_limit_s(steps))
+        self._agenda.submit(
+            lambda ticket: stream.pull(count, ticket.restart_limit), pulled, limit_s=time_limit_s(steps)
+        )
 
     def _submit_chunk(self, session: Session) -> None:
-        suffix = self._ctx.suffixes.of(session.step.index)
+        step_index = session.step.index
         chunk = _Chunk(session, session.take_offers(), [], [])
         session.running += 1
 
@@ -251,10 +260,12 @@ class Sessions:
                 for (index, attempt), row in zip(chunk.offered, rows, strict=True)
                 if row is not None and row.completion is not None
             ]
-            suffix.run_chunk([completion for _, _, completion in chunk.items], chunk.results, ticket)
+            completions = [completion for _, _, completion in chunk.items]
+            self._ctx.author.run_suffixes(step_index, completions, chunk.results, ticket.restart_limit)
             chunk.seconds = self._ctx.clock.monotonic_s() - began_s
 
-        self._agenda.submit(job, lambda _result, error: self._chunk_ended(chunk, error), limit_s=suffix.limit_s)
+        limit_s = suffix_limit_s(self._pipeline, step_index)
+        self._agenda.submit(job, lambda _result, error: self._chunk_ended(chunk, error), limit_s=limit_s)
 
     def _chunk_ended(self, chunk: _Chunk, error: BaseException | None) -> None:
         session = chunk.session
@@ -263,12 +274,16 @@ class Sessions:
             return
         results = list(chunk.results)
         if error is not None:  # one overstayed, or the rows could not be read; what did not run is offered again
-            if len(results) < len(chunk.items):
+            left = len(chunk.items) - len(results)
+            if isinstance(error, StepProcessEnded) and left > 1:
+                session.chunk.one_at_a_time()
+            elif left > 0:
                 results.append(error if isinstance(error, Exception) else CallTimeout(str(error)))
             ran = {index for index, _, _ in chunk.items[: len(results)]}
             session.offers.extendleft(index for index, _ in reversed(chunk.offered) if index not in ran)
         outcomes = [_outcome(session, item, result) for item, result in zip(chunk.items, results, strict=False)]
-        session.chunk.learn(len(results), chunk.seconds)
+        if error is None:
+            session.chunk.learn(len(results), chunk.seconds)
         if outcomes:
             self._agenda.wake(ItemsContinued(session, outcomes))
         self._pump(session)

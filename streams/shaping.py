@@ -5,6 +5,7 @@ Validation is compiled and runs inline. A projector is the author's code: it run
 
 from __future__ import annotations
 
+import msgspec
 from pydantic import ValidationError
 
 from schemas import limits
@@ -15,13 +16,42 @@ from topologies.pipeline import AwaitStep, Completion
 DETAIL_CHARS_MAX = 500
 
 
-def shape(
+class Unshaped(msgspec.Struct, frozen=True, array_like=True):
+    """An answer as it came, with what its shape depends on.
+
+    Attributes:
+        request: The interaction's request, where the step's projector is to run; else None.
+    """
+
+    step_index: int
+    payload: bytes
+    request: bytes | None
+    interaction_id: str
+    actor: str
+    recorded_at_ms: int
+
+
+def unshaped(
     step: AwaitStep, row: InteractionRecord | None, payload: bytes, *, actor: str | None, recorded_at_ms: int
-) -> Shape:
-    """The answer as the step's output, or why it is not one.
+) -> Unshaped:
+    """What the shape of an answer depends on.
 
     A projector is not run where there is no request yet, nor again for an interaction that was answered (BEHAVIOUR hole 24).
     """
+    projects = (
+        step.projection is not None
+        and row is not None
+        and row.status is InteractionStatus.PENDING
+        and row.projector == step.projection.name
+    )
+    if row is None or not projects:
+        return Unshaped(step.index, payload, None, "", actor or "", recorded_at_ms)
+    return Unshaped(step.index, payload, row.request, row.interaction_id, actor or "", recorded_at_ms)
+
+
+def shape(step: AwaitStep, answer: Unshaped) -> Shape:
+    """The answer as the step's output, or why it is not one."""
+    payload = answer.payload
     if len(payload) > limits.PAYLOAD_BYTES_MAX:
         return Misshapen(f"{len(payload)} bytes; at most {limits.PAYLOAD_BYTES_MAX} (limits.PAYLOAD_BYTES_MAX)")
     kind = step.answer_type
@@ -33,11 +63,13 @@ def shape(
         return Misshapen(f"not a {kind.name}: {error}"[:DETAIL_CHARS_MAX])
     if step.projection is None:
         return Shaped(kind.to_json(value), None)
-    if row is None or row.status is not InteractionStatus.PENDING or row.projector != step.projection.name:
+    if answer.request is None:
         return Shaped(None, payload)
     try:
-        request = step.input.validate_json(row.request)
-        metadata = Completion(interaction_id=row.interaction_id, actor=actor or "", completed_at_ms=recorded_at_ms)
+        request = step.input.validate_json(answer.request)
+        metadata = Completion(
+            interaction_id=answer.interaction_id, actor=answer.actor, completed_at_ms=answer.recorded_at_ms
+        )
         output = step.output.validate(step.projection.project(request, value, metadata))
         return Shaped(step.output.to_json(output), payload)
     except Exception as error:

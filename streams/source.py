@@ -20,68 +20,85 @@ from state.interaction import InteractionRecord
 from state.item import ItemRecord
 from state.keys import interaction_key, item_key
 from state.unit import UnitRecord
+from streams.author import Author, Items, Starts, StreamAsked
 from streams.publishing import item_outputs
 from streams.rows import PartitionRows
-from streams.segments import flow, payloads_of, run_steps
+from streams.segments import payloads_of
 from topologies.advance import segment_input
-from topologies.dispatch import SourceItem, idempotency_key
+from topologies.dispatch import SourceItem
 from topologies.pipeline import Pipeline
 
 
 class SourceStream:
-    """The items entering a unit, read on the worker pool, with one item of lookahead: the last dispatch knows that it is the last."""
+    """The items entering a unit, past what was dispatched; read on the worker pool.
 
-    def __init__(self, open_items: Callable[[], Iterator[SourceItem]]) -> None:
+    Args:
+        open_items: Opens the stream at its first item; called by the first pull.
+        check: Raises when an item is not the one that was dispatched at its index.
+        dispatched: How many were.
+    """
+
+    def __init__(
+        self, open_items: Callable[[], Items], check: Callable[[int, SourceItem], None], dispatched: int
+    ) -> None:
         self._open = open_items
-        self._items: Iterator[SourceItem] | None = None
-        self._ahead: SourceItem | None = None
+        self._check = check
+        self._dispatched = dispatched
+        self._items: Items | None = None
 
-    def pull(self, count: int) -> tuple[list[SourceItem], bool]:
-        """The next items, at most `count`, and whether the stream has ended with them."""
+    def pull(self, count: int, starts: Starts) -> tuple[list[SourceItem], bool]:
+        """The next items, at most `count`, and whether the stream has ended with them.
+
+        Raises:
+            SourceChanged: what was dispatched is not what the source has now.
+        """
         if self._items is None:
-            self._items = self._open()
-            self._ahead = next(self._items, None)
-        pulled: list[SourceItem] = []
-        while self._ahead is not None and len(pulled) < count:
-            pulled.append(self._ahead)
-            self._ahead = next(self._items, None)
-        return pulled, self._ahead is None
+            items = self._items = self._open()
+            self._pass_dispatched(items, starts)
+        return self._items.pull(count)
 
-
-def source_stream(
-    pipeline: Pipeline, rows: PartitionRows, execution: ExecutionRecord, unit: UnitRecord
-) -> SourceStream:
-    """The stream entering the unit's await: the source and the steps before it, past what was dispatched."""
-    step = pipeline.await_step(unit.step_index)
-    first, skip = execution.step_index, unit.dispatched
-    payload = segment_input(execution, rows.overlay)
-    before = rows.unit(execution.input_unit_id)
-
-    def items() -> Iterator[SourceItem]:
-        if first == 0:
-            check_source(execution)
-        kind = pipeline.item_type(first)
-        payloads = stored_payloads(rows, before, payload, many=execution.many)
-        values = flow(run_steps(pipeline, first, unit.step_index), map(kind.validate_json, payloads))
-        to_json = step.input.to_json
-        stored = _stored_requests(rows, unit.unit_id, skip)
-        by_key = bool(step.idempotency_key_fields)
-        index = -1
-        for index, value in enumerate(values):
-            item = SourceItem(to_json(value), idempotency_key(step, execution.execution_id, value, index))
-            if index < skip:
-                row = next(stored)
-                check_same_item(index, item, row.request, row.idempotency_key, by_key=by_key)
-            else:
-                yield item
-        if index + 1 < skip:
+    def _pass_dispatched(self, items: Items, starts: Starts) -> None:
+        index, has_ended = 0, False
+        while index < self._dispatched and not has_ended:
+            starts()
+            pulled, has_ended = items.pull(min(self._dispatched - index, limits.PULL_ITEMS_MAX))
+            for item in pulled:
+                self._check(index, item)
+                index += 1
+        if index < self._dispatched:
             msg = (
-                f"the source has {index + 1} items now; {skip} were dispatched; submit the source once more, under another "
-                "--key, when it is as it should be"
+                f"the source has {index} items now; {self._dispatched} were dispatched; submit the source once more, under "
+                "another --key, when it is as it should be"
             )
             raise SourceChanged(msg)
 
-    return SourceStream(items)
+    def close(self) -> None:
+        """Nobody will pull any more."""
+        if self._items is not None:
+            self._items.close()
+
+
+def source_stream(
+    pipeline: Pipeline, author: Author, rows: PartitionRows, execution: ExecutionRecord, unit: UnitRecord
+) -> SourceStream:
+    """The stream entering the unit's await: the source and the steps before it, past what was dispatched."""
+    first, dispatched = execution.step_index, unit.dispatched
+    payload = segment_input(execution, rows.overlay)
+    before = rows.unit(execution.input_unit_id)
+    stored = _stored_requests(rows, unit.unit_id, dispatched)
+    by_key = bool(pipeline.await_step(unit.step_index).idempotency_key_fields)
+
+    def open_items() -> Items:
+        if first == 0:
+            check_source(execution)
+        payloads = stored_payloads(rows, before, payload, many=execution.many)
+        return author.open_items(StreamAsked(execution.execution_id, first, unit.step_index, payloads))
+
+    def check(index: int, item: SourceItem) -> None:
+        row = next(stored)
+        check_same_item(index, item, row.request, row.idempotency_key, by_key=by_key)
+
+    return SourceStream(open_items, check, dispatched)
 
 
 def _stored_requests(rows: PartitionRows, unit_id: str, count: int) -> Iterator[InteractionRecord]:

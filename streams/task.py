@@ -21,14 +21,8 @@ class Event(NamedTuple):
     record: Record | None = None
 
 
-class OutRecord(NamedTuple):
-    """One record that the batch writes. `partition` None: by murmur2 of `key`."""
-
-    topic: str
-    value: bytes | None
-    key: bytes | None
-    partition: int | None
-    headers: Sequence[tuple[str, bytes]] | None
+OutRecord = tuple[str, bytes | None, bytes | None, int | None, Sequence[tuple[str, bytes]] | None]
+"""One record that the batch writes: topic, value, key, partition (None: by murmur2 of the key), headers."""
 
 
 class Outputs:
@@ -48,8 +42,12 @@ class Outputs:
         headers: Sequence[tuple[str, bytes]] | None = None,
     ) -> None:
         """Write one more record."""
-        self.records.append(OutRecord(topic, value, key, partition, headers))
-        self.bytes += len(value) if value is not None else 0
+        self.put((topic, value, key, partition, headers), len(value or b""))
+
+    def put(self, record: OutRecord, size: int) -> None:
+        """Write one more record, with a value of `size` bytes; the short way for what each row writes."""
+        self.records.append(record)
+        self.bytes += size
 
 
 class Task(Protocol):

@@ -17,16 +17,13 @@ BUCKET_MS = 100
 
 def due_of(row: Row) -> int | None:
     """When a row needs attention by itself, or None."""
-    match row:
-        case InteractionRecord():
-            return row.deadline_ms if row.status is InteractionStatus.PENDING else None
-        case ItemRecord():
-            return row.due_ms if row.status is ItemStatus.PENDING else None
-        case ExecutionRecord():
-            open_ = row.status in (ExecutionStatus.WAIT_RETRY, ExecutionStatus.RUNNING)
-            return row.due_ms if open_ else None
-        case _:
-            return None
+    if isinstance(row, InteractionRecord):
+        return row.deadline_ms if row.status is InteractionStatus.PENDING else None
+    if isinstance(row, ItemRecord):
+        return row.due_ms if row.status is ItemStatus.PENDING else None
+    if isinstance(row, ExecutionRecord):
+        return row.due_ms if row.status in (ExecutionStatus.WAIT_RETRY, ExecutionStatus.RUNNING) else None
+    return None
 
 
 class TimerIndex:

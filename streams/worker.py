@@ -26,6 +26,8 @@ from streams.kafka_log import KafkaLog
 from streams.log import Log, PlainProducer, TopicPartition
 from streams.loop import TransactionalLoop
 from streams.metrics import Metrics
+from streams.settings import PipelineChoice
+from streams.step_process import StepProcess
 from streams.submitting import command_for_object, send
 from topologies.pipeline import ObjectOutput, ObjectSource, Pipeline
 
@@ -46,10 +48,12 @@ class WorkerSettings:
 
     Attributes:
         instance: Stable name (static membership), or `auto` for a new one each start (dynamic membership).
+        choice: Where the pipeline came from: the author's code then runs in a process of its own. None: on threads of this one.
         admin_port: Port of /healthz, /readyz and /metrics; None: none; 0: a free one.
     """
 
     pipeline: Pipeline
+    choice: PipelineChoice | None = None
     bootstrap: str
     kafka: Mapping[str, str] = field(default_factory=dict)
     roles: tuple[str, ...] = ROLES
@@ -70,6 +74,8 @@ def run_worker(settings: WorkerSettings, stop: threading.Event, *, on_ready: Cal
     pipeline, clock = settings.pipeline, SystemClock()
     stores = RocksStoreFactory(settings.state_dir / pipeline.app, instance)  # held: exit before anybody is fenced
     log = KafkaLog(settings.bootstrap, settings.kafka)
+    runs_steps = settings.choice is not None and not {"core", "continuation"}.isdisjoint(settings.roles)
+    author = StepProcess(settings.choice) if settings.choice is not None and runs_steps else None
     try:
         topic_ids = wait_for_topics(pipeline, log, stop)
         if topic_ids is None:
@@ -84,12 +90,17 @@ def run_worker(settings: WorkerSettings, stop: threading.Event, *, on_ready: Cal
             topic_ids=topic_ids,
             roles=settings.roles,
             metrics=Metrics(),
+            author=author,
             wait=lambda seconds: void(stop.wait(seconds)),
         )
+        if author is not None:
+            author.wait_ready()
         _clean_up_output(pipeline, instance)
         with _admin(settings, worker):
             return serve(worker, pipeline, log, stop, on_ready=on_ready)
     finally:
+        if author is not None:
+            author.close()
         log.close()
         stores.close()
 

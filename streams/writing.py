@@ -55,6 +55,12 @@ class Writer:
         self._rows = rows
         self._partition = partition
         self._counts = counts
+        self._sign = context.signer.sign if context.signer is not None else None
+        self._response_headers = {
+            step.index: (HEADER_RESPONSE_TOPIC, step.transport.response_topic.encode())
+            for step in context.pipeline.await_steps
+            if isinstance(step.transport, KafkaTransport)
+        }
 
     def performers(self) -> dict[type, Perform]:
         """The decisions that are performed by writing alone."""
@@ -69,7 +75,8 @@ class Writer:
 
     def fact(self, fact: Fact, outputs: Outputs) -> None:
         """A fact goes to the task's own partition number, explicitly (DESIGN 4)."""
-        outputs.add(self._names.facts, codec.encode(fact), key=fact.execution_id.encode(), partition=self._partition)
+        value = codec.encode(fact)
+        outputs.put((self._names.facts, value, fact.execution_id.encode(), self._partition, None), len(value))
 
     def request(self, decision: Request, outputs: Outputs, _event: Event | None) -> None:
         """The request of one interaction: one record for each item and attempt."""
@@ -77,10 +84,11 @@ class Writer:
         transport = step.transport
         assert isinstance(transport, KafkaTransport)
         iid = interaction_id(fact.unit_id, fact.item_index)
+        key = iid.encode()
         token = None
-        headers = [(HEADER_INTERACTION_ID, iid.encode()), (HEADER_RESPONSE_TOPIC, transport.response_topic.encode())]
-        if self._ctx.signer is not None:
-            token = self._ctx.signer.sign(
+        headers = [(HEADER_INTERACTION_ID, key), self._response_headers[step.index]]
+        if self._sign is not None:
+            token = self._sign(
                 tenant_id=decision.tenant_id,
                 interaction_id=iid,
                 correlation_id=iid,
@@ -102,7 +110,8 @@ class Writer:
             fact.idempotency_key,
             msgspec.Raw(fact.request),
         )
-        outputs.add(transport.request_topic, encode_request(envelope), key=iid.encode(), headers=headers)
+        value = encode_request(envelope)
+        outputs.put((transport.request_topic, value, key, None, headers), len(value))
 
     def continuation(self, decision: EmitContinuation, outputs: Outputs, _event: Event | None) -> None:
         """A continuation record, keyed by its item."""

@@ -16,8 +16,6 @@ Expected outcomes are decisions, never exceptions. First terminal write wins; a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import msgspec
 
 from schemas import facts, limits
@@ -31,9 +29,10 @@ from topologies.decisions import Append, Decisions, Duplicate, NoOp, Refuse, Req
 from topologies.payloads import PayloadType
 from topologies.pipeline import AwaitStep, Pipeline, Value
 
+_replace = msgspec.structs.replace
 
-@dataclass(frozen=True, slots=True)
-class Shaped:
+
+class Shaped(msgspec.Struct, frozen=True, gc=False):
     """A payload of the right type.
 
     Attributes:
@@ -45,8 +44,7 @@ class Shaped:
     answer: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
-class Misshapen:
+class Misshapen(msgspec.Struct, frozen=True, gc=False):
     """A payload that is not of the step's type, or that its projector refused."""
 
     detail: str
@@ -55,8 +53,7 @@ class Misshapen:
 Shape = Shaped | Misshapen
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True, gc=False):
     """A provider completion as the shell prepared it.
 
     Attributes:
@@ -72,8 +69,7 @@ class Answer:
     shape: Shape | None
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(msgspec.Struct, frozen=True, gc=False):
     """The rows that an answer meets."""
 
     execution: ExecutionRecord | None
@@ -254,8 +250,8 @@ def admit_held(pipeline: Pipeline, answer: Answer, rows: Standing, *, live: bool
     if rows.unit is None or not rows.unit.is_open:
         return [NoOp("held-answer-outlived")]
     # It was there in time whatever the clocks say, and nothing is held against itself.
-    answer = replace(answer, recorded_at_ms=min(answer.recorded_at_ms, interaction.deadline_ms - 1))
-    rows = replace(rows, interaction=msgspec.structs.replace(interaction, answer=None))
+    answer = _replace(answer, recorded_at_ms=min(answer.recorded_at_ms, interaction.deadline_ms - 1))
+    rows = _replace(rows, interaction=_replace(interaction, answer=None))
     decisions = admit(pipeline, answer, rows, live=live, now_ms=now_ms)
     refusal = next((decision for decision in decisions if isinstance(decision, Refuse)), None)
     if refusal is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Container, Sequence
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 from schemas import facts
@@ -26,20 +27,16 @@ class SourceItem(NamedTuple):
 
 def idempotency_key(step: AwaitStep, execution_id: str, value: Any, item_index: int | None) -> str:
     """The provider's key for one request (BEHAVIOUR F6): step id, the declared fields in order, `<null>` for an absent one."""
-    if step.idempotency_key_fields:
-        parts = [step.step_id, *(f"{field}={_text(step, value, field)}" for field in step.idempotency_key_fields)]
-    else:
-        parts = [execution_id, step.step_id]
+    parts = [step.step_id] if step.idempotency_key_fields else [execution_id, step.step_id]
+    for field in step.idempotency_key_fields:
+        text = getattr(value, field, None)
+        if type(text) is not str and type(text) is not Decimal:  # else it prints as it does in JSON
+            text = step.input.field_text(value, field)
+        parts.append(f"{field}={text}")
     if item_index is not None:
         parts.append(f"item={item_index}")
     key = ":".join(parts)
     return key if len(key) <= KEY_CHARS_MAX else f"{step.step_id}:sha256={hashlib.sha256(key.encode()).hexdigest()}"
-
-
-def _text(step: AwaitStep, value: Any, field: str) -> str:
-    """As canonical JSON prints it; a field may be written by its JSON name, or be a path into nested models."""
-    found = getattr(value, field, None)
-    return found if type(found) is str else step.input.field_text(value, field)  # the common case costs one attribute
 
 
 def open_unit(step: AwaitStep, execution: ExecutionRecord, unit_id: str, *, itemised: bool, now_ms: int) -> Decision:

@@ -8,13 +8,13 @@ Rules
   3. A value that has passed `validate` is of exactly one declared arm: an instance of a subclass becomes the declared arm,
      because its JSON would become that after a restart, and both ways must give the same output (DESIGN 7).
 
-Hot path: `validate_json`, `to_json` and `accepts` run for every item; they call the compiled validator directly.
+Hot path: `validate_json`, `to_json` and `accepts` run for every item; they are, or call, the compiled ones.
 """
 
 from __future__ import annotations
 
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
 from functools import lru_cache
 from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
@@ -52,17 +52,20 @@ class PayloadType:
         python_type: The type as the author wrote it.
         alternatives: The union's arms flattened, as written; one entry when it is no union.
         arms: The run-time class of each alternative (`list` for a list), fit for `isinstance`.
+        validate_json: Decodes canonical or foreign JSON into a typed value; raises pydantic.ValidationError where it is not JSON,
+            or not of this type.
     """
 
     __slots__ = (
+        "_accepted",
         "_exact",
         "_serialize",
-        "_validate_json",
         "_validate_python",
         "alternatives",
         "arms",
         "name",
         "python_type",
+        "validate_json",
     )
 
     def __init__(self, *, name: str, python_type: Any) -> None:
@@ -79,7 +82,8 @@ class PayloadType:
         _refuse_lossy(self.alternatives)
         adapter = _compile(name, python_type)
         self._exact = frozenset(arm for arm in self.arms if arm is not list)
-        self._validate_json = adapter.validator.validate_json
+        self._accepted = dict.fromkeys(self._exact, True)
+        self.validate_json: Callable[[bytes | str], Any] = adapter.validator.validate_json
         self._validate_python = adapter.validator.validate_python
         self._serialize = adapter.serializer.to_json
 
@@ -96,14 +100,6 @@ class PayloadType:
         python_type: Any = Union[tuple(member.python_type for member in unique.values())]  # noqa: UP007 - built at run time
         return cls(name=" | ".join(unique), python_type=python_type)
 
-    def validate_json(self, data: bytes | str) -> Any:
-        """Decode canonical or foreign JSON into a typed value.
-
-        Raises:
-            pydantic.ValidationError: Not JSON, or not of this type.
-        """
-        return self._validate_json(data)
-
     def validate(self, value: Any) -> Any:
         """Turn a Python value (an instance, a dict, a list of these) into the canonical typed value.
 
@@ -114,7 +110,7 @@ class PayloadType:
         typed = self._validate_python(value)
         if type(typed) in self._exact or (type(typed) is list and self._is_exact_list(typed)):
             return typed
-        return self._validate_json(self.to_json(typed))
+        return self.validate_json(self.to_json(typed))
 
     def to_json(self, value: Any) -> bytes:
         """The canonical JSON of a typed value, UTF-8.
@@ -126,15 +122,17 @@ class PayloadType:
 
     def same(self, left: bytes, right: bytes) -> bool:
         """Whether two canonical texts mean the same value: equal bytes, or equal once decoded (1.0 and 1.00)."""
-        return left == right or bool(self._validate_json(left) == self._validate_json(right))
+        return left == right or bool(self.validate_json(left) == self.validate_json(right))
 
     def accepts(self, value: Any) -> bool:
         """Whether a typed value is of one of the arms: the routing test of a branch."""
-        if type(value) in self._exact:
-            return True
-        if isinstance(value, list):
-            return any(_list_matches(value, arm) for arm in self.alternatives if _is_list(arm))
-        return isinstance(value, self.arms)
+        kind = type(value)
+        accepted = self._accepted.get(kind)
+        if accepted is None:
+            if issubclass(kind, list):
+                return any(_list_matches(value, arm) for arm in self.alternatives if _is_list(arm))
+            accepted = self._accepted[kind] = issubclass(kind, self.arms)
+        return accepted
 
     def covers(self, alternative: Alternative) -> bool:
         """Whether every value of the alternative is accepted here: the static twin of `accepts`."""

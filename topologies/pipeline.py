@@ -17,6 +17,8 @@ from pathlib import Path
 from string import Formatter
 from typing import Any, ClassVar, Literal, Protocol
 
+import msgspec
+
 from topologies.payloads import PayloadType
 
 
@@ -176,8 +178,7 @@ class Budget:
     per_second: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Completion:
+class Completion(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the runtime knows about an answer besides its payload; the third argument of a projector.
 
     Attributes:

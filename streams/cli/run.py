@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from streams.cli import options
 from streams.demo import PIPELINE as DEMO_PIPELINE
 from streams.demo import payment_topics
 from streams.settings import PipelineChoice
+from streams.signals import stop_on_signals
 from topologies.csv_payments.mock import REJECT_RATE_DEFAULT
 from topologies.csv_payments.provider import ProviderSettings, run_provider
 
@@ -106,11 +105,13 @@ def worker(
     from streams.worker import WorkerSettings, run_worker
 
     stop = stop_on_signals()
-    loaded = options.choice(pipeline, app=app, overrides=overrides, app_dir=app_dir).load(os.environ)
+    choice = options.choice(pipeline, app=app, overrides=overrides, app_dir=app_dir)
+    loaded = choice.load(os.environ)
     place = options.place(bootstrap, config_file)
     name = instance or socket.gethostname()
     settings = WorkerSettings(
         pipeline=loaded,
+        choice=choice,
         bootstrap=place.bootstrap,
         kafka=place.config,
         roles=roles,
@@ -145,20 +146,6 @@ def _is_taken(port: int) -> bool:
         except OSError:
             return True
     return False
-
-
-def stop_on_signals() -> threading.Event:
-    """An event that SIGTERM and SIGINT set; a second one ends the process at once."""
-    stop = threading.Event()
-
-    def on_signal(number: int, _frame: object) -> None:
-        stop.set()
-        signal.signal(number, signal.SIG_DFL)
-
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, on_signal)
-    return stop
 
 
 RATE = click.FloatRange(min=0, max=1)

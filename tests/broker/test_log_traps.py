@@ -117,6 +117,7 @@ def test_only_real_offsets_fence(bench: Bench) -> None:
         producer.send_offsets({both[0]: -1001}, stale)
     with pytest.raises(TransactionAborted):
         producer.send_offsets({both[0]: 0}, stale)
+        producer.commit(10)
     producer.abort()
 
 
@@ -184,6 +185,8 @@ def test_committed_offsets_wait_for_a_pending_transaction(bench: Bench) -> None:
     producer = bench.producer()
     producer.begin()
     producer.send_offsets({at: 0}, member.metadata)
+    raw: Any = producer
+    raw._join_sending()  # they are on their way while records are written
     begun_s = time.monotonic()
     with pytest.raises(LogUnavailable):
         member.consumer.committed([at], 0.5)

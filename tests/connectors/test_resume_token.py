@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from connectors import resume_token
 from connectors.resume_token import SECRET_BYTES_MIN, TOKEN_CHARS_MAX, TokenClaims, TokenSigner
 from schemas.errors import TokenRejected, UsageError
 
@@ -240,6 +241,32 @@ def test_a_token_that_names_another_key_than_the_one_that_signed_it_is_refused()
 def test_a_refusal_says_nothing_of_the_row_the_keys_or_the_token() -> None:
     message = refused(TOKEN, tenant_id="somebody-else")
     assert message == "resume token rejected"
+
+
+# --- what is kept ------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_token_is_judged_the_same_whether_it_is_kept_or_not() -> None:
+    signer = TokenSigner(active="k1", keys={"k1": SECRET, "k0": OLD_SECRET})
+    token = signer.sign(**CLAIMS)
+    refused(token[:-1] + ("A" if token[-1] != "A" else "B"), signer)  # also forgets the kept one
+    for _ in range(2):
+        signer.verify(token, **CLAIMS)
+    signer.sign(**CLAIMS)
+    refused(token, signer, deadline_ms=CLAIMS["deadline_ms"] + 1)
+    for _ in range(2):
+        signer.verify(token, **CLAIMS)
+
+
+def test_tokens_are_kept_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resume_token, "ISSUED_MAX", 10)
+    signer = TokenSigner(active="k1", keys={"k1": SECRET})
+    rows = [{**CLAIMS, "deadline_ms": at_ms} for at_ms in range(25)]
+    tokens = [signer.sign(**row) for row in rows]
+    assert len(signer._issued) == 5
+    for token, row in zip(tokens, rows, strict=True):
+        signer.verify(token, **row)
+    assert not signer._issued
 
 
 # --- keys --------------------------------------------------------------------------------------------------------------------------

@@ -13,11 +13,11 @@ from streams.bounded_call import CallThread, NeverReturned
 def test_a_call_is_made_and_its_error_raised() -> None:
     calls = CallThread("calls")
     made: list[int] = []
-    calls.run(lambda: made.append(1), 5)
-    calls.run(lambda: made.append(2), 5)
+    calls.start(lambda: made.append(1)).join(5)
+    calls.start(lambda: made.append(2)).join(5)
     assert made == [1, 2]
     with pytest.raises(ZeroDivisionError):
-        calls.run(lambda: 1 / 0, 5)
+        calls.start(lambda: 1 / 0).join(5)
     calls.close()
 
 
@@ -25,7 +25,7 @@ def test_a_call_that_never_returns_is_left_behind() -> None:
     calls, hold = CallThread("calls"), threading.Event()
     begun_s = time.monotonic()
     with pytest.raises(NeverReturned):
-        calls.run(hold.wait, 0.05)
+        calls.start(hold.wait).join(0.05)
     assert time.monotonic() - begun_s < 2
     hold.set()
     calls.close()

@@ -145,7 +145,8 @@ def request_value(item: int) -> bytes:
 
 
 PROGRAM = """
-    import logging, signal, sys, threading
+    import logging, sys
+    from streams.signals import stop_on_signals
     from topologies.csv_payments import provider, provider_faust
     logging.basicConfig()
     bootstrap, requests, results, group, form = sys.argv[1:]
@@ -155,9 +156,7 @@ PROGRAM = """
     if form == "faust":
         provider_faust.run_faust_provider(settings)
     else:
-        stop = threading.Event()
-        signal.signal(signal.SIGTERM, lambda *_: stop.set())
-        provider.run_provider(settings, stop)
+        provider.run_provider(settings, stop_on_signals())
 """
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -53,6 +54,11 @@ def test_ids_are_pinned() -> None:
     payment_id = steps.record_id("/in/payments.csv", "1", "Ann", Decimal("10.50"), "EUR")
     assert str(payment_id) == "48e31337-159c-583b-8051-8c3b5f210003"
     assert str(steps.conversation_id(payment_id)) == "76a3ef45-d31c-5c87-95d9-58063d19f25a"
+
+
+@pytest.mark.parametrize("name", ["", "a", "zoë", "x" * 1_000])
+def test_a_uuid5_is_that_of_the_standard_library(name: str) -> None:
+    assert steps.Uuid5(str(uuid.NAMESPACE_URL))(name) == uuid.uuid5(uuid.NAMESPACE_URL, name)
 
 
 def test_ids_differ_by_every_part_and_not_by_trailing_zeros() -> None:

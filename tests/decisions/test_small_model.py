@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -119,7 +118,7 @@ def an_admission_that_forgets_the_first_answer(
     first = rows.interaction
     if first is not None and first.status is InteractionStatus.COMPLETED:
         first = msgspec.structs.replace(first, status=InteractionStatus.PENDING)
-    return admission.admit(pipeline, the_answer, replace(rows, interaction=first), **options)
+    return admission.admit(pipeline, the_answer, msgspec.structs.replace(rows, interaction=first), **options)
 
 
 def an_outcome_that_counts_twice(

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas import codec
-from schemas.codec import OWN, Codec, Longs, decode, encode, read_long
+from schemas.codec import OWN, Codec, Longs, Texts, decode, encode, read_long
 from schemas.declaration import HEADER_BYTES, MARKER, NAMESPACE, avro_type, camel, declaration, header
 from schemas.envelopes import ENVELOPES, ProviderCompletion
 from schemas.errors import PoisonRecord
@@ -160,6 +160,13 @@ def test_longs_are_kept_within_bounds() -> None:
     for value in range(3 * Longs.ROOM):
         assert read_long(longs[value], 0)[0] == value
     assert len(longs) <= Longs.ROOM
+
+
+def test_texts_are_kept_within_bounds() -> None:
+    texts = Texts(b"")
+    for number in range(3 * Texts.ROOM):
+        assert texts[f"{number}ë"] == Longs(b"")[len(f"{number}") + 2] + f"{number}ë".encode()
+    assert len(texts) <= Texts.ROOM
 
 
 @pytest.mark.parametrize("value", [2**63, -(2**63) - 1, 10**30])

@@ -99,7 +99,7 @@ def test_forms() -> None:
 )
 def test_what_was_put_together_comes_apart(execution: str, step: int, item: int | None) -> None:
     ref = parse_interaction_id(interaction_id(unit_id(execution, step), item))
-    assert ref == InteractionRef(execution, step, item)
+    assert ref == InteractionRef(execution, step, item, unit_id(execution, step))
     assert ref.unit_id == unit_id(execution, step)
 
 
@@ -160,4 +160,4 @@ def test_garbage_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("execution", ["a", "a.b", "a.1.2", "..", "zoë", " "])
 def test_an_execution_id_may_hold_dots(execution: str) -> None:
-    assert parse_interaction_id(f"{execution}.7.u") == InteractionRef(execution, 7, None)
+    assert parse_interaction_id(f"{execution}.7.u") == InteractionRef(execution, 7, None, f"{execution}.7")

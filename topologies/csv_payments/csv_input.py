@@ -15,6 +15,7 @@ import csv
 import re
 from decimal import Decimal
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, NamedTuple
 
@@ -89,9 +90,10 @@ class _Rows:
         """Number of the data row, from 1."""
         self.line = 0
         """Line of the file where that row begins, from 1."""
-        self._width, self._picks = self._header()
+        self._width, places = self._header()
+        self._pick = itemgetter(*places)
 
-    def _header(self) -> tuple[int, tuple[int, ...]]:
+    def _header(self) -> tuple[int, list[int]]:
         fields = self._next_record()
         if fields is None:
             msg = f"{self._name} is empty: its first line must be {','.join(COLUMNS)}"
@@ -109,16 +111,14 @@ class _Rows:
                 f"{','.join(COLUMNS)} once each, but is {shown!r}"
             )
             raise PaymentsFileError(msg)
-        return len(fields), tuple(names.index(column) for column in wanted)
+        return len(fields), [names.index(column) for column in wanted]
 
     def _next_record(self) -> list[str] | None:
         """Return the next record that is not a blank line, or None at the end."""
         while True:
             self.line = self._reader.line_num + 1
             fields = next(self._reader, None)
-            if fields is None:
-                return None
-            if fields and (len(fields) > 1 or fields[0].strip()):
+            if fields is None or len(fields) > 1 or (fields and fields[0].strip()):
                 return fields
 
     def __iter__(self) -> Iterator[CsvRow]:
@@ -132,11 +132,11 @@ class _Rows:
         if len(fields) != self._width:
             msg = f"has {len(fields)} fields instead of {self._width} (a comma or quote too many or too few?)"
             raise BadRow(msg)
-        at_id, at_recipient, at_amount, at_currency = self._picks
-        return _row(fields[at_id].strip(), fields[at_recipient], fields[at_amount].strip(), fields[at_currency].strip())
+        return _row(*self._pick(fields))
 
 
 def _row(csv_id: str, recipient: str, amount: str, currency: str) -> CsvRow:
+    csv_id, currency = csv_id.strip(), currency.strip()
     if not csv_id:
         msg = "the ID is empty"
         raise BadRow(msg)
@@ -149,7 +149,7 @@ def _row(csv_id: str, recipient: str, amount: str, currency: str) -> CsvRow:
     if _CURRENCY.fullmatch(currency) is None:
         msg = f"the Currency {_shown(currency)} is not a code of three capital letters"
         raise BadRow(msg)
-    return CsvRow(csv_id, recipient, _amount(amount), currency)
+    return CsvRow(csv_id, recipient, _amount(amount.strip()), currency)
 
 
 def _amount(text: str) -> Decimal:

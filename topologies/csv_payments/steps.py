@@ -6,6 +6,7 @@ validated on its way in is not validated again.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import uuid
 from decimal import Decimal
@@ -48,10 +49,25 @@ __all__ = [
     "unapproved",
 ]
 
-RECORD_NAMESPACE: Final = uuid.UUID("0f6f9a9e-5d0b-5c0e-9a35-7b1f6b1f0c11")
-CONVERSATION_NAMESPACE: Final = uuid.UUID("6a1f2f53-2b1c-5a86-8c0e-3f1d0f7c9e22")
 CENTS: Final = 2
 """Decimals that an amount is written with at least."""
+
+
+class Uuid5:
+    """`uuid.uuid5` within one namespace, in half its time: the namespace is hashed once."""
+
+    def __init__(self, namespace: str) -> None:
+        self._start = hashlib.sha1(uuid.UUID(namespace).bytes, usedforsecurity=False)
+
+    def __call__(self, name: str) -> uuid.UUID:
+        """Return the id of a name."""
+        digest = self._start.copy()
+        digest.update(name.encode())
+        return uuid.UUID(bytes=digest.digest()[:16], version=5)
+
+
+record_uuid: Final = Uuid5("0f6f9a9e-5d0b-5c0e-9a35-7b1f6b1f0c11")
+conversation_uuid: Final = Uuid5("6a1f2f53-2b1c-5a86-8c0e-3f1d0f7c9e22")
 
 
 def read_payments(file: PaymentsFile) -> Iterator[PaymentRecord]:
@@ -90,12 +106,12 @@ def record_id(path: str, csv_id: str, recipient: str, amount: Decimal, currency:
     `5.10` and `5.1` are one amount. Free text is length-prefixed, so no two rows share a name by moving a separator.
     """
     name = f"{len(path)}:{path}|{len(csv_id)}:{csv_id}|{len(recipient)}:{recipient}|{_normalised(amount)}|{currency}"
-    return uuid.uuid5(RECORD_NAMESPACE, name)
+    return record_uuid(name)
 
 
 def conversation_id(payment_id: uuid.UUID) -> uuid.UUID:
     """Return the conversation's id: uuid5 over the record id (SURFACE csv-payments)."""
-    return uuid.uuid5(CONVERSATION_NAMESPACE, str(payment_id))
+    return conversation_uuid(str(payment_id))
 
 
 class ProjectPaymentStatus:
@@ -148,5 +164,7 @@ def _normalised(amount: Decimal) -> str:
 
 def with_cents(amount: Decimal) -> Decimal:
     """Return the amount with at least two decimals, never rounded: 6730.3 -> 6730.30, 1.005 -> 1.005."""
+    if str(amount)[-3:-2] == ".":  # nearly every amount has its two
+        return amount
     whole, _, fraction = f"{amount:f}".partition(".")
     return amount if len(fraction) >= CENTS else Decimal(f"{whole}.{fraction:0<{CENTS}}")

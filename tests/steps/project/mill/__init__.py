@@ -1,0 +1,1 @@
+"""A pipeline whose lines say what goes wrong with them: `<function>:<verb>`."""
