@@ -17,10 +17,10 @@ LIVE_IDLE_DEFAULT_MS = 30_000
 LIVE_SESSIONS_MAX = 64
 """Live sessions of one worker; a unit beyond it takes the suspending path."""
 
-BATCH_RECORDS_MAX = 2_000
+BATCH_RECORDS_MAX = 4_000
 """Events decided in one transaction."""
 
-GATHER_S_MAX = 0.010
+GATHER_S_MAX = 0.003
 GATHER_RATE_MAX = 10_000
 """A batch gathers for up to so many seconds where its role writes so many records a second or more, and proportionally less below:
 at 16 requests in flight 1 ms, at one next to nothing."""
@@ -49,10 +49,10 @@ REFUSAL_FACTS_MAX = 10
 SLICE_ITEMS = 1_000
 """Items handled at a time when a parked unit's continuations are emitted."""
 
-PULL_ITEMS_MAX = 1_000
+PULL_ITEMS_MAX = 2_000
 """Source items read in one go."""
 
-CHUNK_ITEMS_MAX = 1_024
+CHUNK_ITEMS_MAX = 2_048
 """Items that one suffix job runs one after another on the worker pool."""
 
 POOL_THREADS = 8

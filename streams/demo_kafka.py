@@ -1,6 +1,6 @@
 """The demo's workers and provider as processes on a real Kafka.
 
-Each run has an app name of its own, so that runs can share a broker; what it made there is removed at the end. The core and the ingress of
+Each run has an app name of its own, so that runs can share a broker; what it made there is removed at the end. The core and the other roles of
 a worker are two processes: Python computes on one core a process.
 """
 
@@ -33,7 +33,7 @@ from topologies.pipeline import Pipeline
 READY_TIMEOUT_S = 60.0
 PROVIDER = "provider"
 ADMIN_TIMEOUT_S = 10.0
-PROCESSES: tuple[tuple[str, str], ...] = (("core", "core,continuation"), ("ingress", "ingress"))
+PROCESSES: tuple[tuple[str, str], ...] = (("core", "core"), ("ingress", "ingress,continuation"))
 """Processes of one worker: name, roles."""
 
 

@@ -11,7 +11,7 @@ from state.item import ItemRecord, ItemStatus
 from state.table import ChangelogPosition, Store
 
 HOT_ROWS_MAX = 20_000
-"""Committed interactions kept decoded: a window's worth, so that an answer costs no read. Beyond it, the oldest are read again."""
+"""Committed interactions kept decoded: a window's worth, so that an answer costs no read. Beyond it, older ones are read again."""
 
 _UNREAD: Any = object()
 
@@ -20,22 +20,24 @@ class HotRows:
     """Committed interactions that are still on their way, decoded; a cache of the store, bounded, safe to read from any thread."""
 
     def __init__(self) -> None:
-        self._rows: dict[bytes, InteractionRecord] = {}
+        self._young: dict[bytes, InteractionRecord] = {}
+        self._old: dict[bytes, InteractionRecord] = {}
+        """What was young before; forgotten all at once, as finding the oldest row takes long in a dictionary that shrinks in front."""
 
     def get(self, key: bytes) -> InteractionRecord | None:
         """The committed record, or None when it is not kept here."""
-        return self._rows.get(key)
+        return self._young.get(key) or self._old.get(key)
 
     def put(self, key: bytes, record: InteractionRecord) -> None:
         """Keep what was committed."""
-        rows = self._rows
-        if key not in rows and len(rows) >= HOT_ROWS_MAX:
-            del rows[next(iter(rows))]
-        rows[key] = record
+        if len(self._young) >= HOT_ROWS_MAX // 2:
+            self._old, self._young = self._young, {}
+        self._young[key] = record
 
     def discard(self, key: bytes) -> None:
         """Its item is done."""
-        self._rows.pop(key, None)
+        self._young.pop(key, None)
+        self._old.pop(key, None)
 
 
 class Overlay:

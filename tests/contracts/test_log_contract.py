@@ -272,9 +272,8 @@ def test_offsets_of_an_older_generation_are_refused(log: Log, bench: Bench) -> N
     producer.produce(topic, b"late", partition=0)
     two = bench.member([topic])
     wait_until(lambda: (one.poll(), two.poll(), one.mine and two.mine)[-1], "a share for both")
-    with pytest.raises(TransactionAborted):
+    with contextlib.suppress(TransactionAborted):  # it is the log's choice whether it says so now or at the commit
         producer.send_offsets({both[0]: 1}, before)
-        producer.commit(10)  # which of the two raises is the log's choice
     with pytest.raises(TransactionAborted):
         producer.commit(10)
     producer.abort()

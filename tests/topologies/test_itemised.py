@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from schemas import limits
 from schemas.envelopes import RequestEnvelope
 from schemas.facts import BoundaryCompletionAdmitted, BoundaryDispatchCompleted, BoundaryInteractionDispatched
 from state.keys import item_key, unit_key
@@ -104,7 +105,8 @@ def test_suspending_facts_in_order(make: Any) -> None:
 def test_answers_before_parking_are_held_until_the_gates_open(make: Any) -> None:
     """BEHAVIOUR 101 to 103, CASES 52: dispatch is still going on; nothing continues before it is complete and the parent parked."""
     driver = make("items", sets=NO_LIVE)
-    execution = driver.submit(basket(2_500))
+    count = limits.PULL_ITEMS_MAX * 5 // 2
+    execution = driver.submit(basket(count))
     while not (requests := driver.new_requests()):
         driver.step()
     for request in requests:
@@ -117,10 +119,10 @@ def test_answers_before_parking_are_held_until_the_gates_open(make: Any) -> None
     assert driver.metric("kawait_no_ops_total", reason="early-held") > 0
     (closed,) = [fact for fact in driver.facts(execution) if isinstance(fact, BoundaryDispatchCompleted)]
     before = sum(isinstance(fact, BoundaryCompletionAdmitted) for fact in driver.facts(execution)[:parked])
-    assert (closed.expected, closed.completed) == (2_500, before)
+    assert (closed.expected, closed.completed) == (count, before)
     answer(driver, *driver.new_requests())
     assert driver.status(execution) == "SUCCEEDED"
-    assert skus(driver, execution) == basket(2_500)["lines"]
+    assert skus(driver, execution) == basket(count)["lines"]
 
 
 # --- the window ------------------------------------------------------------------------------------------------------------------------
