@@ -203,6 +203,10 @@ class BoundaryCompletionHeld(Fact, frozen=True, gc=False):
     resume_token: str | None
     actor: str | None
     completed_at_ms: int
+    origin_topic: str = ""
+    origin_partition: int = -1
+    origin_offset: int = -1
+    """Where it came in, for who gets it back should it be refused."""
 
 
 class BoundaryCompletionAdmitted(Fact, frozen=True, gc=False):

@@ -56,6 +56,7 @@ class InteractionRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
         timed_out: Its deadline passed (a later answer is late, whatever stands in `completion`).
         refusals: Refusal facts so far.
         requested: Its request was sent; False while a held answer makes it unnecessary.
+        held_from: Topic, partition and offset of the held answer.
     """
 
     unit_id: str
@@ -77,6 +78,7 @@ class InteractionRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
     refusals: int = 0
     projector: str | None = None
     requested: bool = True
+    held_from: tuple[str, int, int] | None = None
 
     @property
     def interaction_id(self) -> str:
@@ -117,6 +119,7 @@ def _dispatched(record: InteractionRecord | None, fact: facts.BoundaryInteractio
         refusals=record.refusals if record else 0,
         projector=fact.projector,
         requested=fact.requested,
+        held_from=record.held_from if record else None,
     )
 
 
@@ -128,6 +131,7 @@ def _held(record: InteractionRecord | None, fact: facts.BoundaryCompletionHeld) 
         actor=fact.actor,
         completed_at_ms=fact.completed_at_ms,
         resume_token=fact.resume_token,
+        held_from=(fact.origin_topic, fact.origin_partition, fact.origin_offset),
     )
 
 
@@ -139,6 +143,7 @@ def _admitted(record: InteractionRecord, fact: facts.BoundaryCompletionAdmitted)
         answer=fact.answer,
         actor=fact.actor,
         completed_at_ms=fact.completed_at_ms,
+        held_from=None,
     )
 
 
@@ -146,7 +151,7 @@ def _refused(record: InteractionRecord, fact: facts.CompletionRefused) -> Intera
     judged = record.status is _S.PENDING and fact.reason != "late"  # a held answer was refused: it is not judged again
     if not judged:
         return _replace(record, refusals=record.refusals + 1)
-    return _replace(record, refusals=record.refusals + 1, answer=None, requested=True)
+    return _replace(record, refusals=record.refusals + 1, answer=None, requested=True, held_from=None)
 
 
 def _timed_out(record: InteractionRecord, _fact: facts.InteractionTimedOut) -> InteractionRecord:

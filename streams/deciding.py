@@ -49,7 +49,7 @@ from streams.sessions import Sessions
 from streams.shaping import shape, unshaped
 from streams.task import Outputs
 from streams.timers import TimerIndex, due_of
-from streams.writing import Writer
+from streams.writing import Writer, held_completion
 from topologies import publication
 from topologies.admission import Answer, Standing, admit, admit_held
 from topologies.continuation import complete_item, item_due, sweep
@@ -201,7 +201,7 @@ class Deciders:
             return [NoOp("held-answer-outlived")]
         execution_id = what.unit_id.rsplit(".", 1)[0]
         ref = parse_interaction_id(interaction_id(what.unit_id, what.item_index))
-        completion = ProviderCompletion(execution_id, row.interaction_id, row.answer, actor=row.actor)
+        completion = held_completion(row)
         step = self._pipeline.await_step(ref.step_index)
         recorded_at_ms = row.completed_at_ms or row.dispatched_at_ms
         if what.shape is None and step.projection is not None:

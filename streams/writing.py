@@ -31,6 +31,7 @@ from schemas.envelopes import (
 from schemas.errors import PoisonRecord
 from schemas.facts import Fact
 from schemas.identity import interaction_id
+from state.interaction import InteractionRecord
 from streams import dead_letters
 from streams.core_context import CoreContext
 from streams.events import AnswerArrived, HeldAnswerMet, RecordMisplaced, StrangeAnswerArrived
@@ -153,8 +154,7 @@ class Writer:
         if isinstance(what, HeldAnswerMet):
             row = self._rows.interaction(what.unit_id, what.item_index)
             assert row is not None
-            assert row.answer is not None
-            return ProviderCompletion(what.unit_id.rsplit(".", 1)[0], row.interaction_id, row.answer, actor=row.actor)
+            return held_completion(row)
         assert isinstance(what, (AnswerArrived, StrangeAnswerArrived))
         return what.completion
 
@@ -185,3 +185,18 @@ class Writer:
         assert record is not None
         outputs.add(record.topic, record.value, key=record.key, partition=what.home)
         self._counts["misplaced", record.topic] += 1
+
+
+def held_completion(row: InteractionRecord) -> ProviderCompletion:
+    """The answer that is held on a row, as it came."""
+    assert row.answer is not None
+    topic, partition, offset = row.held_from or ("", -1, -1)
+    return ProviderCompletion(
+        row.unit_id.rsplit(".", 1)[0],
+        row.interaction_id,
+        row.answer,
+        actor=row.actor,
+        origin_topic=topic,
+        origin_partition=partition,
+        origin_offset=offset,
+    )

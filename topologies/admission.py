@@ -229,6 +229,9 @@ def _held_fact(answer: Answer, now_ms: int) -> Append:
             answer.completion.resume_token,
             answer.completion.actor,
             answer.recorded_at_ms,
+            answer.completion.origin_topic,
+            answer.completion.origin_partition,
+            answer.completion.origin_offset,
         ),
     )
 

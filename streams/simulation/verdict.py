@@ -290,6 +290,8 @@ def check_answers(world: World) -> None:
     for record in records(world.log, world.names.refusals):
         refusal = codec.decode(record.value)
         assert isinstance(refusal, Refusal)
+        if not refusal.origin_topic:
+            raise Violation(f"{refusal} does not say where the answer came in")
         refusals.setdefault((refusal.origin_topic, refusal.origin_partition, refusal.origin_offset), []).append(refusal)
     dead = Counter(
         (letter.origin_topic, letter.origin_partition, letter.origin_offset)

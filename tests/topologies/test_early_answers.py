@@ -104,6 +104,29 @@ def test_a_crash_keeps_what_is_held(shop: Any) -> None:
     assert [request.item_index for request in driver.requests()] == [0, 1]
 
 
+def test_an_early_answer_that_is_refused_later_says_where_it_came_in(shop: Any, script: Any) -> None:
+    """DESIGN 8.7: its projector can judge it only once the request exists; across a crash its owner still finds the record."""
+    driver = shop("projected")
+    script.failures["project", "pear"] = [ValueError("no such price list")]
+    execution = only_accepted(driver, BASKET)
+    send(driver, f"{execution}.1.1", {"price": "1.5"}, "projected.answered")
+    pump(driver)
+    driver.pools[0].run_one(1)  # it is looked at, and there is no request yet; the first job reads the source
+    pump(driver)
+    assert driver.execution(execution).held == 1
+    driver.crash()
+    driver.run()
+    (refusal,) = driver.refusals()
+    (record,) = driver.records("projected.answered")
+    assert refusal.reason == "wrong-shape"
+    found = (refusal.origin_topic, refusal.origin_partition, refusal.origin_offset)
+    assert found == ("projected.answered", record.partition, record.offset)
+    for request in driver.new_requests():  # the refused one is asked after all
+        driver.complete(request, {"price": "1.5"})
+    driver.run()
+    assert driver.status(execution) == "SUCCEEDED"
+
+
 def test_the_first_early_answer_wins(shop: Any) -> None:
     """CASES 11, DESIGN 8.1: an equal one is a duplicate, another one a conflict, before the step as after it."""
     driver = shop("items")
