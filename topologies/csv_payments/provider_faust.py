@@ -39,8 +39,12 @@ class FaustMissing(RuntimeError):
     """The `faust` extra is not installed."""
 
 
-def build_app(settings: ProviderSettings) -> faust.App:
+def build_app(settings: ProviderSettings, folder: Path) -> faust.App:
     """Return the Faust application: one agent on the request topic; call it inside the event loop that will run it.
+
+    Args:
+        settings: What to answer, and where.
+        folder: For what Faust keeps while it runs; the default would be the working directory.
 
     Raises:
         FaustMissing: The `faust` extra is not installed.
@@ -53,8 +57,7 @@ def build_app(settings: ProviderSettings) -> faust.App:
         loop=asyncio.get_running_loop(),
         broker=[f"kafka://{server.strip()}" for server in settings.bootstrap.split(",")],
         store="memory://",
-        # The default is the working directory. One level below a folder that is there: Faust makes no parents.
-        datadir=Path(tempfile.gettempdir()) / f"kawait-faust-{settings.group_id}",
+        datadir=folder,
         key_serializer="raw",
         value_serializer="raw",
         consumer_auto_offset_reset="earliest",
@@ -169,12 +172,13 @@ def run_faust_provider(settings: ProviderSettings, stop: threading.Event | None 
         FaustMissing: The `faust` extra is not installed.
         ProviderFailed: The application crashed, or the settings ask for what it cannot do.
     """
-    asyncio.run(_serve(settings, stop or threading.Event()))
+    with tempfile.TemporaryDirectory(prefix="kawait-faust-") as folder:
+        asyncio.run(_serve(settings, Path(folder), stop or threading.Event()))
 
 
-async def _serve(settings: ProviderSettings, stop: threading.Event) -> None:
+async def _serve(settings: ProviderSettings, folder: Path, stop: threading.Event) -> None:
     loop = asyncio.get_running_loop()
-    app: Any = build_app(settings)
+    app: Any = build_app(settings, folder)
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
