@@ -25,6 +25,7 @@ from streams.loop import TransactionalLoop
 from streams.metrics import Metrics
 from streams.names import Names
 from streams.pool import Pool, ThreadPool
+from streams.task import MakeTask
 from topologies.pipeline import Pipeline, TopicSource
 
 TOPICS_TIMEOUT_S = 30.0
@@ -148,77 +149,133 @@ def build_worker(
     `instance` names the transactional ids and, when `static`, the group members; `topic_ids` are as `verify_topics` returns them;
     `at` and `wait` are as in `TransactionalLoop`; without an `author` its code runs on the pool's threads.
     """
-    shared = Metrics() if metrics is None else metrics
-    names = Names.of(pipeline.app)
-    signer = signer_of(pipeline)
-    runs = author or LocalAuthor(pipeline)
-    make = make_pool or (lambda: ThreadPool(limits.POOL_THREADS, clock))
-    worker = Worker(loops={}, pools=[], metrics=shared)
-
-    def loop(role: str, topics: tuple[str, ...], **rest: object) -> TransactionalLoop:
-        return TransactionalLoop(
-            name=role,
-            log=log,
-            group=names.group(role),
-            instance=instance if static else None,
-            transactional_id=names.transactional_id(role, instance),
-            topics=topics,
-            own_topic=names.completions,
-            clock=clock,
-            metrics=shared,
-            at=at,
-            wait=wait,
-            **rest,  # type: ignore[arg-type]
-        )
-
+    parts = _Parts(
+        pipeline=pipeline,
+        log=log,
+        clock=clock,
+        stores=stores,
+        instance=instance,
+        static=static,
+        topic_ids=topic_ids,
+        make_pool=make_pool or (lambda: ThreadPool(limits.POOL_THREADS, clock)),
+        author=author or LocalAuthor(pipeline),
+        at=at,
+        wait=wait,
+        worker=Worker(loops={}, pools=[], metrics=Metrics() if metrics is None else metrics),
+    )
     if "core" in roles:
-        pool = make()
-        worker.pools.append(pool)
-        context = CoreContext(
-            pipeline=pipeline,
-            names=names,
-            log=log,
-            clock=clock,
-            pool=pool,
-            stores=stores,
-            signer=signer,
-            metrics=shared,
-            instance=instance,
-            author=runs,
-            topic_ids={names.changelog(table): topic_ids[names.changelog(table)] for table in TABLES.values()},
-            consumed=lambda partition: worker.loops["core"].consumed(partition),  # noqa: PLW0108 - the loop is made after it
-            decided=lambda partition: worker.loops["core"].positions.get(partition, -1),
-        )
-        worker.core = context
-        worker.loops["core"] = loop(
-            "core",
-            (names.commands, names.completions),
-            co_partitioned=True,
-            make_task=lambda partition, inputs: CoreTask(context, partition, inputs),
-            pool=pool,
-        )
+        parts.add_core()
     if "ingress" in roles:
-        source = (pipeline.source.topic,) if isinstance(pipeline.source, TopicSource) else ()
-        topics = (*pipeline.response_topics, *source)
-        ingress = IngressContext(pipeline=pipeline, names=names, clock=clock, signer=signer, metrics=shared)
-        if topics:
-            worker.loops["ingress"] = loop(
-                "ingress",
-                topics,
-                co_partitioned=False,
-                make_task=lambda _partition, inputs: IngressTask(ingress, inputs),
-            )
+        parts.add_ingress()
     if "continuation" in roles:
-        pool = make()
-        worker.pools.append(pool)
-        continuation = ContinuationContext(
-            pipeline=pipeline, names=names, clock=clock, pool=pool, metrics=shared, author=runs
+        parts.add_continuation()
+    return parts.worker
+
+
+@dataclass(kw_only=True)
+class _Parts:
+    """What the loops of one worker are put together from."""
+
+    pipeline: Pipeline
+    log: Log
+    clock: Clock
+    stores: StoreFactory
+    instance: str
+    static: bool
+    topic_ids: Mapping[str, str]
+    make_pool: PoolFactory
+    author: Author
+    at: Callable[[int], None]
+    wait: Callable[[float], None]
+    worker: Worker
+
+    def __post_init__(self) -> None:
+        self._names = Names.of(self.pipeline.app)
+        self._signer = signer_of(self.pipeline)
+
+    def _add(
+        self, role: str, topics: tuple[str, ...], make_task: MakeTask, *, co_partitioned: bool, pool: Pool | None = None
+    ) -> None:
+        self.worker.loops[role] = TransactionalLoop(
+            name=role,
+            log=self.log,
+            group=self._names.group(role),
+            instance=self.instance if self.static else None,
+            transactional_id=self._names.transactional_id(role, self.instance),
+            topics=topics,
+            own_topic=self._names.completions,
+            co_partitioned=co_partitioned,
+            make_task=make_task,
+            clock=self.clock,
+            metrics=self.worker.metrics,
+            pool=pool,
+            at=self.at,
+            wait=self.wait,
         )
-        worker.loops["continuation"] = loop(
-            "continuation",
-            (names.continuations,),
-            co_partitioned=False,
-            make_task=lambda _partition, inputs: ContinuationTask(continuation, inputs),
+
+    def _new_pool(self) -> Pool:
+        pool = self.make_pool()
+        self.worker.pools.append(pool)
+        return pool
+
+    def add_core(self) -> None:
+        """Executions, units, interactions and items."""
+        names, loops = self._names, self.worker.loops
+        pool = self._new_pool()
+        context = self.worker.core = CoreContext(
+            pipeline=self.pipeline,
+            names=names,
+            log=self.log,
+            clock=self.clock,
+            pool=pool,
+            stores=self.stores,
+            signer=self._signer,
+            metrics=self.worker.metrics,
+            instance=self.instance,
+            author=self.author,
+            topic_ids={names.changelog(table): self.topic_ids[names.changelog(table)] for table in TABLES.values()},
+            consumed=lambda partition: loops["core"].consumed(partition),  # noqa: PLW0108 - the loop is made after it
+            decided=lambda partition: loops["core"].positions.get(partition, -1),
+        )
+        topics = (names.commands, names.completions)
+        self._add(
+            "core",
+            topics,
+            lambda partition, inputs: CoreTask(context, partition, inputs),
+            co_partitioned=True,
             pool=pool,
         )
-    return worker
+
+    def add_ingress(self) -> None:
+        """Answers and source records, from the user's topics to ours."""
+        source = (self.pipeline.source.topic,) if isinstance(self.pipeline.source, TopicSource) else ()
+        topics = (*self.pipeline.response_topics, *source)
+        if not topics:
+            return
+        context = IngressContext(
+            pipeline=self.pipeline,
+            names=self._names,
+            clock=self.clock,
+            signer=self._signer,
+            metrics=self.worker.metrics,
+        )
+        self._add("ingress", topics, lambda _partition, inputs: IngressTask(context, inputs), co_partitioned=False)
+
+    def add_continuation(self) -> None:
+        """Suffixes of parked executions."""
+        pool = self._new_pool()
+        context = ContinuationContext(
+            pipeline=self.pipeline,
+            names=self._names,
+            clock=self.clock,
+            pool=pool,
+            metrics=self.worker.metrics,
+            author=self.author,
+        )
+        self._add(
+            "continuation",
+            (self._names.continuations,),
+            lambda _partition, inputs: ContinuationTask(context, inputs),
+            co_partitioned=False,
+            pool=pool,
+        )

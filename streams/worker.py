@@ -6,6 +6,7 @@ A thread that meets something that only the operator can mend stops the whole wo
 from __future__ import annotations
 
 import gc
+import shutil
 import socket
 import sys
 import threading
@@ -103,6 +104,8 @@ def run_worker(settings: WorkerSettings, stop: threading.Event, *, on_ready: Cal
             author.close()
         log.close()
         stores.close()
+        if not static:  # nobody will ever take this name again
+            shutil.rmtree(stores.path, ignore_errors=True)
 
 
 def tune_interpreter() -> None:

@@ -156,6 +156,18 @@ def test_sigterm_ends_worker_and_provider_with_0(running: Place) -> None:
         assert child.wait(15) == 0
 
 
+def test_an_auto_instance_that_is_stopped_leaves_no_state_behind(running: Place) -> None:
+    """Its name never comes again, so nobody would ever read it; that of a named one stays."""
+    state = running.folder / "state"
+    worker = running.start("worker", "--instance", "auto", "--state-dir", str(state), name="auto")
+    worker.wait_ready(SystemClock().monotonic_s() + READY_S)
+    there = {path.name.partition("-")[0] for path in (state / running.app).iterdir()}
+    assert there == {"w1", "auto"}
+    worker.ask_to_end()
+    assert worker.wait(15) == 0
+    assert [path.name for path in (state / running.app).iterdir()] == ["w1"]
+
+
 def test_a_worker_without_topics_says_how_to_make_them(place: Place) -> None:
     done = place.on_broker("worker", PIPELINE, "--admin-port", "off")
     assert done.returncode == 1
