@@ -62,23 +62,27 @@ def parse_interaction_id(text: str) -> InteractionRef:
     """
     unit, _, item = text.rpartition(".")
     known = _parse_unit_id(unit) if len(text) <= ID_CHARS_MAX else None
-    if known is None or not (item == UNARY or _is_index(item)):
+    index = None if item == UNARY else _parse_index(item)
+    if known is None or index == -1:
         msg = f"not an interaction id: {text[:80]!r}"
         raise PeerError(msg)
     execution, step, unit = known
-    return InteractionRef(execution, step, None if item == UNARY else int(item), unit)
+    return InteractionRef(execution, step, index, unit)
 
 
 @lru_cache(maxsize=4_096)
 def _parse_unit_id(text: str) -> tuple[str, int, str] | None:
     """Execution, step and the id itself; None: it is no unit id. The interactions of a unit share it, so most look-ups are hits."""
     execution, _, step = text.rpartition(".")
-    return (execution, int(step), text) if execution and _is_index(step) else None
+    index = _parse_index(step)
+    return (execution, index, text) if execution and index >= 0 else None
 
 
-def _is_index(text: str) -> bool:
-    """Only the canonical decimal form, so that two spellings never name one record."""
-    return text.isascii() and text.isdigit() and len(text) <= 9 and (text == "0" or text[0] != "0")
+@lru_cache(maxsize=16_384)
+def _parse_index(text: str) -> int:
+    """An index, or -1. Only the canonical decimal form, so that two spellings never name one record."""
+    is_index = len(text) <= 9 and text.isascii() and text.isdigit() and (text == "0" or text[0] != "0")
+    return int(text) if is_index else -1
 
 
 def murmur2(data: bytes) -> int:

@@ -31,6 +31,15 @@ PAYLOAD_BYTES_MAX = 4 * 1024 * 1024
 TRANSACTION_BYTES_MAX = 32 * 1024 * 1024
 """Bytes of outputs decided in one transaction before the rest of the batch waits for the next."""
 
+READ_ROWS = 64
+"""Rows that a job reads before it looks at how large they are."""
+
+JOB_BYTES_MAX = 8 * 1024 * 1024
+"""Bytes of payloads that one job of the worker pool takes on, give or take one; the rest is for the next."""
+
+INBOX_BYTES_MAX = 64 * 1024 * 1024
+"""Bytes of records of one partition that wait to be decided; beyond it reading pauses."""
+
 RECORD_BYTES_MAX = 16 * 1024 * 1024
 """`max.message.bytes` of our own topics, and of our producers."""
 
@@ -82,8 +91,8 @@ SESSION_TIMEOUT_MS = 10_000
 OPEN_GROUPS_MAX = 32
 """Output objects of one execution that are open at a time (`output.groupBy`)."""
 
-PUBLISH_CHUNK_ITEMS = 1_000
-"""Item rows read at a time while an object is published."""
+PUBLISH_CHUNK_ITEMS = 100
+"""Item rows read at a time while an object is published; each may be megabytes."""
 
 RESTORE_RECORDS = 5_000
 """Changelog records applied at a time during restore."""

@@ -103,18 +103,20 @@ def fold(rows: Rows, fact: Fact) -> None:
     Raises:
         IllegalTransition: `fact` is not possible now; no row is changed.
     """
+    get, put = rows.get, rows.put
     changed: list[tuple[bytes, Row]] = []
     for key_of, evolve in _folds_of(fact):
         key = key_of(fact)
-        changed.append((key, evolve(rows.get(key), fact)))
+        changed.append((key, evolve(get(key), fact)))
     for key, record in changed:
-        rows.put(key, record)
+        put(key, record)
 
 
 def _folds_of(fact: Fact) -> tuple[_Fold, ...]:
     """The rows that a fact changes; two kinds of fact say it in their fields."""
-    if type(fact) is facts.BoundaryInteractionDispatched and not fact.requested:
+    kind = type(fact)
+    if kind is facts.BoundaryInteractionDispatched and not fact.requested:  # type: ignore[attr-defined]
         return (_EXECUTION, _UNIT, _INTERACTION)  # one answer less is held
-    if type(fact) is facts.ContinuationSegmentCreated:
-        return (_EXECUTION,) if fact.item_index is None else (_ITEM,)
-    return FOLDS[type(fact)]
+    if kind is facts.ContinuationSegmentCreated:
+        return (_EXECUTION,) if fact.item_index is None else (_ITEM,)  # type: ignore[attr-defined]
+    return FOLDS[kind]

@@ -16,7 +16,7 @@ import msgspec
 from schemas import facts
 from schemas.facts import Fact
 from schemas.identity import interaction_id
-from state.transition import Transitions, illegal
+from state.transition import Transitions, by_status, illegal
 
 
 class InteractionStatus(StrEnum):
@@ -30,6 +30,7 @@ class InteractionStatus(StrEnum):
 
 
 _S = InteractionStatus
+_PENDING, _COMPLETED = _S.PENDING, _S.COMPLETED
 
 TRANSITIONS: Transitions = {
     (None, facts.BoundaryInteractionDispatched): _S.PENDING,
@@ -92,20 +93,21 @@ def evolve(record: InteractionRecord | None, fact: Fact) -> InteractionRecord:
     Raises:
         IllegalTransition: `fact` is not possible now; `record` is unchanged.
     """
-    status = record.status if record else None
-    if (status, type(fact)) not in TRANSITIONS:
+    status = None if record is None else record.status
+    after = _EVOLVE.get((status, type(fact)))
+    if after is None:
         raise illegal(status, fact)
-    return _EVOLVE[type(fact)](record, fact)
+    return after(record, fact)
 
 
 _replace = msgspec.structs.replace
 
 
 def _dispatched(record: InteractionRecord | None, fact: facts.BoundaryInteractionDispatched) -> InteractionRecord:
-    return InteractionRecord(
+    made = InteractionRecord(
         fact.unit_id,
         fact.item_index,
-        _S.PENDING,
+        _PENDING,
         fact.attempt,
         fact.idempotency_key,
         fact.at_ms,
@@ -113,13 +115,18 @@ def _dispatched(record: InteractionRecord | None, fact: facts.BoundaryInteractio
         fact.input_type,
         fact.output_type,
         fact.request,
-        answer=record.answer if record else None,  # a held answer stays until it is judged
-        actor=record.actor if record else None,
-        completed_at_ms=record.completed_at_ms if record else None,
-        refusals=record.refusals if record else 0,
         projector=fact.projector,
         requested=fact.requested,
-        held_from=record.held_from if record else None,
+    )
+    if record is None:
+        return made
+    return _replace(  # a held answer stays until it is judged
+        made,
+        answer=record.answer,
+        actor=record.actor,
+        completed_at_ms=record.completed_at_ms,
+        refusals=record.refusals,
+        held_from=record.held_from,
     )
 
 
@@ -138,7 +145,7 @@ def _held(record: InteractionRecord | None, fact: facts.BoundaryCompletionHeld) 
 def _admitted(record: InteractionRecord, fact: facts.BoundaryCompletionAdmitted) -> InteractionRecord:
     return _replace(
         record,
-        status=_S.COMPLETED,
+        status=_COMPLETED,
         completion=fact.completion,
         answer=fact.answer,
         actor=fact.actor,
@@ -158,10 +165,12 @@ def _timed_out(record: InteractionRecord, _fact: facts.InteractionTimedOut) -> I
     return _replace(record, status=_S.TIMED_OUT, timed_out=True)
 
 
-_EVOLVE: dict[type[Fact], Callable[[Any, Any], InteractionRecord]] = {
+_BY_FACT: dict[type[Fact], Callable[[Any, Any], InteractionRecord]] = {
     facts.BoundaryInteractionDispatched: _dispatched,
     facts.BoundaryCompletionHeld: _held,
     facts.BoundaryCompletionAdmitted: _admitted,
     facts.CompletionRefused: _refused,
     facts.InteractionTimedOut: _timed_out,
 }
+
+_EVOLVE = by_status(TRANSITIONS, _BY_FACT)

@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
+from typing import Any
 
 import msgspec
 
 from schemas import facts
 from schemas.facts import Fact
-from state.transition import Transitions, illegal
+from state.transition import Transitions, by_status, illegal
 
 
 class ItemStatus(StrEnum):
@@ -23,6 +25,7 @@ class ItemStatus(StrEnum):
 
 
 _S = ItemStatus
+_SUCCEEDED = _S.SUCCEEDED
 
 TRANSITIONS: Transitions = {
     (None, facts.ContinuationSegmentCreated): _S.PENDING,
@@ -62,32 +65,46 @@ def evolve(record: ItemRecord | None, fact: Fact) -> ItemRecord:
     Raises:
         IllegalTransition: `fact` is not possible now; `record` is unchanged.
     """
-    status = record.status if record else None
-    if (status, type(fact)) not in TRANSITIONS:
+    status = None if record is None else record.status
+    after = _EVOLVE.get((status, type(fact)))
+    if after is None:
         raise illegal(status, fact)
-    match fact:
-        case facts.ContinuationCompleted():
-            return ItemRecord(fact.unit_id, fact.item_index, _S.SUCCEEDED, fact.attempt, fact.outputs)
-        case facts.ContinuationSegmentCreated():
-            emissions = record.emissions if record and record.attempt == fact.attempt else 0
-            return ItemRecord(
-                fact.unit_id,
-                fact.item_index or 0,
-                _S.PENDING,
-                fact.attempt,
-                continued=True,
-                emissions=emissions + 1,
-                due_ms=fact.due_ms,
-            )
-        case facts.ContinuationAttemptFailed():
-            return ItemRecord(
-                fact.unit_id,
-                fact.item_index,
-                _S.FAILED if fact.retry_at_ms is None else _S.PENDING,
-                fact.attempt + (fact.retry_at_ms is not None),
-                due_ms=fact.retry_at_ms,
-                error_code=fact.error_code,
-                error_message=fact.error_message,
-            )
-        case _:  # pragma: no cover - the table names no other fact
-            raise AssertionError(fact)
+    return after(record, fact)
+
+
+def _completed(_record: ItemRecord | None, fact: facts.ContinuationCompleted) -> ItemRecord:
+    return ItemRecord(fact.unit_id, fact.item_index, _SUCCEEDED, fact.attempt, fact.outputs)
+
+
+def _created(record: ItemRecord | None, fact: facts.ContinuationSegmentCreated) -> ItemRecord:
+    emissions = record.emissions if record and record.attempt == fact.attempt else 0
+    return ItemRecord(
+        fact.unit_id,
+        fact.item_index or 0,
+        _S.PENDING,
+        fact.attempt,
+        continued=True,
+        emissions=emissions + 1,
+        due_ms=fact.due_ms,
+    )
+
+
+def _failed(_record: ItemRecord | None, fact: facts.ContinuationAttemptFailed) -> ItemRecord:
+    return ItemRecord(
+        fact.unit_id,
+        fact.item_index,
+        _S.FAILED if fact.retry_at_ms is None else _S.PENDING,
+        fact.attempt + (fact.retry_at_ms is not None),
+        due_ms=fact.retry_at_ms,
+        error_code=fact.error_code,
+        error_message=fact.error_message,
+    )
+
+
+_BY_FACT: dict[type[Fact], Callable[[Any, Any], ItemRecord]] = {
+    facts.ContinuationCompleted: _completed,
+    facts.ContinuationSegmentCreated: _created,
+    facts.ContinuationAttemptFailed: _failed,
+}
+
+_EVOLVE = by_status(TRANSITIONS, _BY_FACT)

@@ -17,6 +17,8 @@ from schemas.identity import UNARY
 TABLES = {"e": "executions", "u": "units", "i": "interactions", "t": "items"}
 """Prefix of a row's key -> table name; its changelog topic is `<app>.<table>-changelog`."""
 
+_UNARY = UNARY.encode()
+
 PREFIXES = {table: prefix for prefix, table in TABLES.items()}
 
 
@@ -34,12 +36,18 @@ def unit_key(unit_id: str) -> bytes:
 
 def interaction_key(unit_id: str, item_index: int | None) -> bytes:
     """Key of an interaction's row."""
-    return _interactions(unit_id) + (UNARY.encode() if item_index is None else b"%09d" % item_index)
+    return _interactions(unit_id) + (_UNARY if item_index is None else _digits(item_index))
 
 
 def item_key(unit_id: str, item_index: int) -> bytes:
     """Key of an item's row."""
-    return _items(unit_id) + b"%09d" % item_index
+    return _items(unit_id) + _digits(item_index)
+
+
+@lru_cache(maxsize=16_384)
+def _digits(item_index: int) -> bytes:
+    """An item's index in a key. Each is asked for several times while its item is on its way: kept for two windows of the default size."""
+    return b"%09d" % item_index
 
 
 @lru_cache(maxsize=4_096)
@@ -73,4 +81,4 @@ def split_key(key: bytes) -> tuple[str, bytes]:
 def item_index_of(key: bytes) -> int | None:
     """The item index in an interaction's or item's key; None for a scalar's."""
     last = key.rsplit(b".", 1)[1]
-    return None if last == UNARY.encode() else int(last)
+    return None if last == _UNARY else int(last)

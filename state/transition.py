@@ -5,15 +5,25 @@ A pair that a table does not name is illegal: it raises and leaves the record as
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from schemas.facts import Fact
+
+Record = TypeVar("Record")
 
 Transitions = Mapping[tuple[str | None, type[Fact]], str]
 
 
 class IllegalTransition(AssertionError):
     """A broken invariant: the core decided a fact that its record cannot take."""
+
+
+def by_status(
+    transitions: Transitions, evolve: Mapping[type[Fact], Callable[[Any, Any], Record]]
+) -> dict[tuple[str | None, type[Fact]], Callable[[Any, Any], Record]]:
+    """What makes the next record, for each pair of the table: one look-up a fact tells whether it is possible, and what follows."""
+    return {pair: evolve[pair[1]] for pair in transitions}
 
 
 def next_status(transitions: Transitions, status: str | None, fact: Fact) -> str:

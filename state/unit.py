@@ -22,7 +22,7 @@ import msgspec
 
 from schemas import facts
 from schemas.facts import Fact
-from state.transition import IllegalTransition, Transitions, illegal
+from state.transition import Transitions, by_status, illegal
 
 
 class UnitStatus(StrEnum):
@@ -36,6 +36,7 @@ class UnitStatus(StrEnum):
 
 
 _S = UnitStatus
+_OPEN = UnitStatus.WAITING_EXTERNAL
 _WHILE_OPEN = (
     facts.BoundaryInteractionDispatched,
     facts.BoundaryCompletionAdmitted,
@@ -80,7 +81,7 @@ class UnitRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
     @property
     def is_open(self) -> bool:
         """Whether anything of it can still happen."""
-        return self.status == UnitStatus.WAITING_EXTERNAL
+        return self.status is _OPEN
 
 
 def evolve(record: UnitRecord | None, fact: Fact) -> UnitRecord:
@@ -89,26 +90,27 @@ def evolve(record: UnitRecord | None, fact: Fact) -> UnitRecord:
     Raises:
         IllegalTransition: `fact` is not possible now; `record` is unchanged.
     """
-    status = record.status if record else None
-    if (status, type(fact)) not in TRANSITIONS:
+    status = None if record is None else record.status
+    after = _EVOLVE.get((status, type(fact)))
+    if after is None:
         raise illegal(status, fact)
-    if isinstance(fact, facts.BoundaryUnitOpened):
-        return UnitRecord(
-            unit_id=fact.unit_id,
-            execution_id=fact.execution_id,
-            step_id=fact.step_id,
-            step_index=fact.step_index,
-            itemised=fact.itemised,
-            status=UnitStatus.WAITING_EXTERNAL,
-            live=fact.live,
-            opened_at_ms=fact.at_ms,
-        )
-    if record is None:
-        raise IllegalTransition(fact.execution_id)
-    return _EVOLVE[type(fact)](record, fact)
+    return after(record, fact)
 
 
 _replace = msgspec.structs.replace
+
+
+def _opened(_record: None, fact: facts.BoundaryUnitOpened) -> UnitRecord:
+    return UnitRecord(
+        unit_id=fact.unit_id,
+        execution_id=fact.execution_id,
+        step_id=fact.step_id,
+        step_index=fact.step_index,
+        itemised=fact.itemised,
+        status=UnitStatus.WAITING_EXTERNAL,
+        live=fact.live,
+        opened_at_ms=fact.at_ms,
+    )
 
 
 def _dispatched(record: UnitRecord, fact: facts.BoundaryInteractionDispatched) -> UnitRecord:
@@ -147,7 +149,8 @@ def _closed(record: UnitRecord, fact: facts.BoundaryUnitClosed) -> UnitRecord:
     return _replace(record, status=UnitStatus(fact.outcome))
 
 
-_EVOLVE: dict[type[Fact], Callable[[Any, Any], UnitRecord]] = {
+_BY_FACT: dict[type[Fact], Callable[[Any, Any], UnitRecord]] = {
+    facts.BoundaryUnitOpened: _opened,
     facts.BoundaryInteractionDispatched: _dispatched,
     facts.BoundaryCompletionAdmitted: _admitted,
     facts.InteractionTimedOut: _timed_out,
@@ -157,3 +160,5 @@ _EVOLVE: dict[type[Fact], Callable[[Any, Any], UnitRecord]] = {
     facts.ContinuationCompleted: _continued,
     facts.BoundaryUnitClosed: _closed,
 }
+
+_EVOLVE = by_status(TRANSITIONS, _BY_FACT)

@@ -18,6 +18,7 @@ from typing import Protocol
 
 import msgspec
 
+from schemas import limits
 from schemas.errors import StepError
 from streams.segments import Suffixes, flow, run_segment, run_steps
 from streams.shaping import Unshaped, shape
@@ -57,7 +58,7 @@ class Items(Protocol):
     """A stream of items, read by demand, by one caller at a time."""
 
     def pull(self, count: int) -> tuple[list[SourceItem], bool]:
-        """The next items, at most `count`, and whether the stream has ended with them."""
+        """The next items, at most `count` and some `limits.JOB_BYTES_MAX`, and whether the stream has ended with them."""
 
     def close(self) -> None:
         """Nobody will pull any more."""
@@ -95,8 +96,10 @@ class LocalItems:
             self._is_begun = True
             self._ahead = next(self._items, None)
         pulled: list[SourceItem] = []
-        while self._ahead is not None and len(pulled) < count:
+        size = 0
+        while self._ahead is not None and len(pulled) < count and size < limits.JOB_BYTES_MAX:
             pulled.append(self._ahead)
+            size += len(self._ahead.request)
             self._ahead = next(self._items, None)
         return pulled, self._ahead is None
 

@@ -77,11 +77,12 @@ class ContinuationTask(StatelessTask):
     def accept(self, records: Sequence[Record]) -> None:
         """Decode and start what can start."""
         self._inbox += [(record, self._read(record)) for record in records]
+        self.bytes += sum(record.size for record in records)
         self._pump()
 
     def is_full(self) -> bool:
         """Whether reading should wait."""
-        return len(self._inbox) + len(self.ready) > limits.BATCH_RECORDS_MAX
+        return len(self._inbox) + len(self.ready) > limits.BATCH_RECORDS_MAX or self.bytes > limits.INBOX_BYTES_MAX
 
     def _read(self, record: Record) -> Continuation | PoisonRecord:
         try:
@@ -104,9 +105,13 @@ class ContinuationTask(StatelessTask):
         """Records of one kind of suffix, at most a chunk; a poison record stands alone."""
         entries = [self._inbox.popleft()]
         first = entries[0][1]
+        size = entries[0][0].size
         while isinstance(first, Continuation) and self._inbox and len(entries) < self._size.items:
             following = self._inbox[0][1]
             if not isinstance(following, Continuation) or following.step_index != first.step_index:
+                break
+            size += self._inbox[0][0].size
+            if size > limits.JOB_BYTES_MAX:
                 break
             entries.append(self._inbox.popleft())
         return entries

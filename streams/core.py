@@ -51,7 +51,7 @@ from streams.events import (
     SweepContinued,
     TimerRang,
 )
-from streams.intake import INBOX_MAX, Intake
+from streams.intake import Intake
 from streams.local_work import LocalWork
 from streams.log import Record, TopicPartition
 from streams.pool import Finished
@@ -184,6 +184,8 @@ class CoreTask:
         while ready and len(batch) < room:
             event = ready.popleft()
             batch.append(event)
+            if event.record is not None:
+                self.intake.taken(event.record)
             room -= len(event.what.items) if isinstance(event.what, ItemsPulled) else 0
         batch += [Event(self, TimerRang(key)) for key in self.deadlines.ring(room - len(batch))]
         batch += [Event(self, SweepContinued(unit_id)) for unit_id in self.agenda.sweeping]
@@ -210,7 +212,7 @@ class CoreTask:
 
     def is_full(self) -> bool:
         """Whether reading should wait."""
-        return len(self.intake) + len(self.agenda.ready) > INBOX_MAX
+        return self.intake.is_full
 
     def next_due_ms(self) -> int | None:
         """When the next timer or idle session is due."""

@@ -16,7 +16,9 @@ from schemas.errors import PoisonRecord, TokenRejected
 from schemas.identity import interaction_id, parse_interaction_id
 from state.execution import ExecutionRecord, ExecutionStatus
 from state.interaction import InteractionRecord, InteractionStatus
+from state.item import ItemRecord
 from state.keys import interaction_key, item_key
+from state.unit import UnitRecord
 from streams.agenda import Agenda
 from streams.core_context import CoreContext
 from streams.events import (
@@ -220,9 +222,9 @@ class Deciders:
     def _on_continuation(
         self, what: ContinuationArrived, _record: Record | None, _outputs: Outputs
     ) -> Iterable[Decision]:
-        return self._complete_item(what.completion)
+        return self._complete_item(what.completion, self._now())
 
-    def _complete_item(self, outcome: ContinuationCompletion) -> Iterable[Decision]:
+    def _complete_item(self, outcome: ContinuationCompletion, now_ms: int) -> Iterable[Decision]:
         self._agenda.touch(outcome.execution_id)
         return complete_item(
             self._pipeline,
@@ -230,13 +232,14 @@ class Deciders:
             self._rows.execution(outcome.execution_id),
             self._rows.unit(outcome.unit_id),
             self._rows.item(outcome.unit_id, outcome.item_index),
-            now_ms=self._now(),
+            now_ms=now_ms,
         )
 
     def _on_continued(self, what: ItemsContinued, _record: Record | None, _outputs: Outputs) -> Iterable[Decision]:
         """One after the other: what one outcome decides is performed before the next is decided."""
+        now_ms = self._now()
         for outcome in what.outcomes:
-            yield from self._complete_item(outcome)
+            yield from self._complete_item(outcome, now_ms)
 
     def _on_strange(self, what: StrangeAnswerArrived, _record: Record | None, _outputs: Outputs) -> Iterable[Decision]:
         return [Refuse("unknown", f"{what.completion.interaction_id[:80]!r} is no interaction id", None)]
@@ -390,22 +393,27 @@ class Deciders:
         if unit is None or execution is None or not unit.is_open or unit.cursor >= (unit.expected or 0):
             self._agenda.after_commit(lambda: self._agenda.sweeping.pop(what.unit_id, None))
             return [NoOp("swept")]
-        cursor = min(unit.cursor + limits.SLICE_ITEMS, unit.expected or 0)
-        keys = [
-            (interaction_key(unit.unit_id, index), item_key(unit.unit_id, index))
-            for index in range(unit.cursor, cursor)
-        ]
-        self._rows.overlay.prefetch(key for pair in keys for key in pair)
-        rows = [(self._rows.overlay.get(asked), self._rows.overlay.get(done)) for asked, done in keys]
+        rows, cursor = self._slice(unit)
         self._agenda.touch(unit.execution_id)
-        return sweep(
-            self._pipeline,
-            execution,
-            unit,
-            [(asked, done) for asked, done in rows if asked is not None],
-            cursor,
-            now_ms=self._now(),
-        )
+        return sweep(self._pipeline, execution, unit, rows, cursor, now_ms=self._now())
+
+    def _slice(self, unit: UnitRecord) -> tuple[list[tuple[InteractionRecord, ItemRecord | None]], int]:
+        """The next rows of a sweep, as many as one event may bring, and the cursor behind them."""
+        overlay = self._rows.overlay
+        rows: list[tuple[InteractionRecord, ItemRecord | None]] = []
+        cursor, size = unit.cursor, 0
+        end = min(unit.cursor + limits.SLICE_ITEMS, unit.expected or 0)
+        while cursor < end and size < limits.JOB_BYTES_MAX:
+            some = range(cursor, min(cursor + limits.READ_ROWS, end))
+            keys = [(interaction_key(unit.unit_id, index), item_key(unit.unit_id, index)) for index in some]
+            overlay.prefetch(key for pair in keys for key in pair)
+            for asked_key, item in keys:
+                asked: InteractionRecord | None = overlay.get(asked_key)
+                if asked is not None:
+                    rows.append((asked, overlay.get(item)))
+                    size += len(asked.completion or b"")
+            cursor = some.stop
+        return rows, cursor
 
     def _on_retention(self, _what: RetentionContinued, _record: Record | None, _outputs: Outputs) -> Iterable[Decision]:
         self._retention.delete_slice()

@@ -26,7 +26,7 @@ from schemas.envelopes import (
     decode_answer,
 )
 from schemas.errors import PeerError, PoisonRecord, TokenRejected
-from schemas.identity import execution_id, home_partition, parse_interaction_id
+from schemas.identity import InteractionRef, execution_id, home_partition, parse_interaction_id
 from streams import dead_letters
 from streams.log import Record, TopicPartition
 from streams.metrics import Metrics
@@ -64,7 +64,9 @@ class IngressTask(StatelessTask):
 
     def accept(self, records: Sequence[Record]) -> None:
         """Queue records."""
-        self.ready += [Event(self, record, record) for record in records]
+        new = tuple.__new__
+        self.ready += [new(Event, (self, record, record)) for record in records]  # as Event(...), in half its time
+        self.bytes += sum(record.size for record in records)
 
     def decide(self, event: Event, outputs: Outputs) -> None:
         """Re-key one answer, or submit one record of the source."""
@@ -119,12 +121,12 @@ class IngressTask(StatelessTask):
         outputs.add(self._ctx.names.commands, codec.encode(command), key=identity.encode(), partition=home)
 
     def _rekey(self, record: Record, outputs: Outputs) -> None:
-        completion = read_answer(record)
-        refusal = self._refusal(completion)
+        completion, ref = read_answer(record)
+        step = self._step_of(ref)
+        refusal = self._refusal(completion, step)
         if refusal is not None:
             reason, detail = refusal
             self._counts["refusal", reason] += 1
-            step = self._step_of(completion)
             at_ms = self._ctx.clock.now_ms()
             dead_letters.write_refusal(
                 outputs, self._ctx.names, completion, step, reason=reason, detail=detail, at_ms=at_ms
@@ -134,9 +136,8 @@ class IngressTask(StatelessTask):
         key = completion.execution_id.encode()
         outputs.add(self._ctx.names.completions, codec.encode(completion), key=key, partition=home)
 
-    def _refusal(self, completion: ProviderCompletion) -> tuple[str, str] | None:
+    def _refusal(self, completion: ProviderCompletion, step: AwaitStep | None) -> tuple[str, str] | None:
         """What can be said without a row: reason and detail."""
-        step = self._step_of(completion)
         if step is None:
             return "unknown", f"{completion.interaction_id[:80]!r} is no interaction of this pipeline"
         if completion.resume_token is None and not step.needs_token:
@@ -149,16 +150,17 @@ class IngressTask(StatelessTask):
             return "bad-token", str(error)
         return None
 
-    def _step_of(self, completion: ProviderCompletion) -> AwaitStep | None:
-        if not completion.execution_id:
-            return None
-        index = parse_interaction_id(completion.interaction_id).step_index
-        step = self._ctx.pipeline.steps[index] if index < len(self._ctx.pipeline.steps) else None
+    def _step_of(self, ref: InteractionRef | None) -> AwaitStep | None:
+        steps = self._ctx.pipeline.steps
+        step = steps[ref.step_index] if ref is not None and ref.step_index < len(steps) else None
         return step if isinstance(step, AwaitStep) else None
 
 
-def read_answer(record: Record) -> ProviderCompletion:
+def read_answer(record: Record) -> tuple[ProviderCompletion, InteractionRef | None]:
     """An answer from its record: the envelope, or a bare business value that echoes the request's headers (SURFACE).
+
+    Returns:
+        The answer, and the interaction id that it names taken apart; None: what it names is no interaction id.
 
     Raises:
         PoisonRecord: null-value, too-large, not-json, missing-fields.
@@ -172,15 +174,14 @@ def read_answer(record: Record) -> ProviderCompletion:
             f"{len(value)} bytes; an answer has at most {limits.PAYLOAD_BYTES_MAX} (limits.PAYLOAD_BYTES_MAX)",
         )
     envelope = _envelope(value)
-    headers = _echoed(record)
     named = (envelope.interaction_id or envelope.correlation_id) if envelope is not None else None
     if envelope is not None and named and envelope.response_payload is not msgspec.UNSET:
         payload = bytes(envelope.response_payload)
         if payload == b"null":
             raise PoisonRecord("missing-fields", "responsePayload is null")
-        token = envelope.resume_token or headers.get(HEADER_RESUME_TOKEN)
+        token = envelope.resume_token or _echoed(record, HEADER_RESUME_TOKEN)
         return _completion(record, named, payload, token, envelope)
-    named = headers.get(HEADER_INTERACTION_ID)
+    named = _echoed(record, HEADER_INTERACTION_ID)
     if not named:
         raise PoisonRecord(
             "missing-fields",
@@ -188,7 +189,7 @@ def read_answer(record: Record) -> ProviderCompletion:
         )
     if value == b"null":
         raise PoisonRecord("missing-fields", "the answer is null")
-    return _completion(record, named, value, headers.get(HEADER_RESUME_TOKEN), AnswerEnvelope())
+    return _completion(record, named, value, _echoed(record, HEADER_RESUME_TOKEN), AnswerEnvelope())
 
 
 def _envelope(value: bytes) -> AnswerEnvelope | None:
@@ -205,23 +206,21 @@ def _envelope(value: bytes) -> AnswerEnvelope | None:
         raise PoisonRecord("not-json", str(error)) from error
 
 
-def _echoed(record: Record) -> dict[str, str]:
-    """The request's headers where the answer echoes them."""
-    wanted = (HEADER_INTERACTION_ID, HEADER_RESUME_TOKEN)
-    return {
-        name: value.decode(errors="replace") for name, value in record.headers if name in wanted and value is not None
-    }
+def _echoed(record: Record, wanted: str) -> str | None:
+    """One of the request's headers, where the answer echoes it; the last one of a name counts."""
+    echoed = [value for name, value in record.headers if name == wanted and value is not None]
+    return echoed[-1].decode(errors="replace") if echoed else None
 
 
 def _completion(
     record: Record, named: str, payload: bytes, token: str | None, envelope: AnswerEnvelope
-) -> ProviderCompletion:
+) -> tuple[ProviderCompletion, InteractionRef | None]:
     try:
-        execution = parse_interaction_id(named).execution_id
+        ref = parse_interaction_id(named)
     except PeerError:
-        execution = ""
-    return ProviderCompletion(
-        execution,
+        ref = None
+    completion = ProviderCompletion(
+        ref.execution_id if ref is not None else "",
         named,
         payload,
         token,
@@ -232,3 +231,4 @@ def _completion(
         record.partition,
         record.offset,
     )
+    return completion, ref

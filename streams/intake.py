@@ -34,9 +34,8 @@ from streams.events import (
 from streams.log import Record
 from streams.pool import Ticket
 from streams.rows import PartitionRows, TaskClosed
-from streams.shaping import unshaped
+from streams.shaping import Unshaped, unshaped
 from topologies.admission import Misshapen, Shape
-from topologies.pipeline import AwaitStep
 
 INBOX_MAX = 2 * limits.BATCH_RECORDS_MAX
 """Records that may wait, in the inbox or decoded; beyond that reading pauses."""
@@ -91,11 +90,18 @@ class Intake:
         self._partition = partition
         self._inbox: deque[tuple[Record, Arrival]] = deque()
         self._projecting: _Projecting | None = None
-        self._projects = any(step.projection for step in self._pipeline.await_steps)
+        self.bytes = 0
+        """Of records that are not decided yet, in the inbox or on the agenda."""
+        self._projects = frozenset(step.index for step in self._pipeline.await_steps if step.projection is not None)
 
-    def __len__(self) -> int:
-        """Records that wait in the inbox."""
-        return len(self._inbox)
+    @property
+    def is_full(self) -> bool:
+        """Whether reading should wait."""
+        return len(self._inbox) + len(self._agenda.ready) > INBOX_MAX or self.bytes > limits.INBOX_BYTES_MAX
+
+    def taken(self, record: Record) -> None:
+        """A record is being decided."""
+        self.bytes -= record.size
 
     @property
     def is_waiting(self) -> bool:
@@ -105,6 +111,7 @@ class Intake:
     def accept(self, records: Sequence[Record]) -> None:
         """Decode records; commands are ready at once, answers of a step with a projector are projected first."""
         for record in records:
+            self.bytes += record.size
             if record.topic == self._commands:
                 self._agenda.wake(self._read(record, _COMMANDS), record)
             else:
@@ -150,14 +157,7 @@ class Intake:
                 self._submit(_Projecting(entries, []))
 
     def _needs_projector(self, what: object) -> bool:
-        if (
-            not self._projects
-            or not isinstance(what, AnswerArrived)
-            or what.ref.step_index >= len(self._pipeline.steps)
-        ):
-            return False
-        step = self._pipeline.steps[what.ref.step_index]
-        return isinstance(step, AwaitStep) and step.projection is not None
+        return isinstance(what, AnswerArrived) and what.ref.step_index in self._projects
 
     def _submit(self, projecting: _Projecting) -> None:
         self._projecting = projecting
@@ -170,18 +170,22 @@ class Intake:
     def _project(self, projecting: _Projecting, ticket: Ticket) -> None:
         """On the pool: shape answers against their committed requests."""
         todo = projecting.entries[len(projecting.shapes) :][: projecting.chunk]
-        rows = self._rows.committed([interaction_key(answer.ref.unit_id, answer.ref.item_index) for _, answer in todo])
-        answers = [
-            unshaped(
-                self._pipeline.await_step(answer.ref.step_index),
-                row,
-                answer.completion.payload,
-                actor=answer.completion.actor,
-                recorded_at_ms=record.timestamp_ms,
+        answers: list[Unshaped] = []
+        size = 0
+        while len(answers) < len(todo) and size < limits.JOB_BYTES_MAX:
+            some = todo[len(answers) : len(answers) + limits.READ_ROWS]
+            rows = self._rows.committed(
+                [interaction_key(answer.ref.unit_id, answer.ref.item_index) for _, answer in some]
             )
-            for (record, answer), row in zip(todo, rows, strict=True)
-        ]
+            for (record, answer), row in zip(some, rows, strict=True):
+                answers.append(self._unshaped(record, answer, row))
+                size += len(answers[-1].payload) + len(answers[-1].request or b"")
         self._author.project(answers, projecting.shapes, ticket.restart_limit)
+
+    def _unshaped(self, record: Record, answer: AnswerArrived, row: InteractionRecord | None) -> Unshaped:
+        step = self._pipeline.await_step(answer.ref.step_index)
+        completion = answer.completion
+        return unshaped(step, row, completion.payload, actor=completion.actor, recorded_at_ms=record.timestamp_ms)
 
     def _projected(self, projecting: _Projecting, error: BaseException | None) -> None:
         if isinstance(error, TaskClosed):

@@ -133,6 +133,15 @@ class KafkaLog:
 
         return self._until(timeout_s, f"offsets of {_names(partitions)}", ask)
 
+    def has_member(self, group: str, instance: str, timeout_s: float) -> bool:
+        """Whether the group has a static member of this name."""
+
+        def ask(left_s: float) -> bool:
+            described = self._admin.describe_consumer_groups([group], request_timeout=left_s)[group].result(left_s)
+            return any(member.group_instance_id == instance for member in described.members)
+
+        return self._until(timeout_s, f"members of group {group}", ask)
+
     def topics(self, names: Sequence[str], timeout_s: float) -> dict[str, TopicState]:
         """State of those of `names` that exist."""
         if not names:

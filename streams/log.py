@@ -30,6 +30,11 @@ class Record(NamedTuple):
     value: bytes | None
     headers: Sequence[tuple[str, bytes | None]]
 
+    @property
+    def size(self) -> int:
+        """Bytes of the value."""
+        return len(self.value) if self.value is not None else 0
+
 
 class TopicSpec(NamedTuple):
     """A topic as it must be. `config` holds Kafka's own names (`cleanup.policy`, ...)."""
@@ -232,6 +237,13 @@ class Log(Protocol):
         self, partitions: Sequence[TopicPartition], timestamp_ms: int, timeout_s: float
     ) -> dict[TopicPartition, int]:
         """First offset whose timestamp is at or after `timestamp_ms`; the end when there is none."""
+
+    def has_member(self, group: str, instance: str, timeout_s: float) -> bool:
+        """Whether the group has a static member of this name; one that is dead stays for its session timeout.
+
+        Raises:
+            LogUnavailable: not known within `timeout_s`.
+        """
 
     def topics(self, names: Sequence[str], timeout_s: float) -> dict[str, TopicState]:
         """State of those of `names` that exist."""

@@ -11,7 +11,9 @@ batch reads and writes happens in one Kafka transaction; memory and disk follow 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import structlog
@@ -54,8 +56,19 @@ BACK_AFTER_S = 3.0
 WAITING_TOLD_EVERY_S = 10.0
 FENCED_GRACE_S = 2.5
 """After a fence, poll so long before making a new producer: a newer process with our name shows within one heartbeat (1 s)."""
+RIVAL_S_MAX = limits.SESSION_TIMEOUT_MS / 1000 + 5.0
+"""A dead member with our name is gone after its session timeout; one that is still there then is alive."""
+RIVAL_POLL_S = 0.5
 GATHER_S_MIN = 0.0005
 """A shorter wait is not worth the turn."""
+
+
+@dataclass
+class _Rival:
+    """A member that has our instance name, while we have no producer that could tell whose it is."""
+
+    error: InstanceFenced
+    until_s: float
 
 
 class Pace:
@@ -137,6 +150,7 @@ class TransactionalLoop:
         self._part = 0  # events of a bisected batch to try next; 0: all
         self._is_committed = False
         self._fenced_until_s = 0.0
+        self._rival: _Rival | None = None
         self._pace = Pace(clock)
         self._idle_turns = 0
         self._paused: set[TopicPartition] = set()
@@ -158,12 +172,14 @@ class TransactionalLoop:
             InstanceFenced: a newer process has this instance name; exit.
             UsageError: something that only the operator can mend.
         """
-        if not self._ensure_clients():
+        if self._rival is not None and not self._outlive(self._rival):
             return False
         try:
+            if not self._ensure_clients():
+                return False
             self._poll()
         except InstanceFenced as error:
-            self._join_anew(error)
+            self._suspect(error)
             return False
         self._take_results()
         self._wait_for_more()
@@ -173,27 +189,57 @@ class TransactionalLoop:
             return False
         return self._run(self._pending[: self._part or None])
 
-    def _join_anew(self, error: InstanceFenced) -> None:
-        """Tell a newer process with our name from a ghost of our own, and join again after the latter.
+    # --- a newer process with our name, or a ghost of our own ----------------------------------------------------------------------------
+    #
+    # Measured: when a static member's session lapses while the broker restarts, the client's own second join may fence its first one. (Which
+    # of the two it was the group cannot tell: its members keep the client id of the one they replaced.) Two things tell:
+    #   - A newer process takes the role's transactional id before it joins, so who still holds the id was fenced by nobody else.
+    #   - A newer process stays a member, while a ghost is gone after its session timeout.
 
-        Measured: when a static member's session lapses while the broker restarts, the client's own second join may fence its first one.
-        A newer process takes the role's transactional id before it joins, so who still holds the id was fenced by nobody else. (The
-        group cannot tell: its members keep the client id of the one they replaced.)
+    def _suspect(self, error: InstanceFenced) -> None:
+        """The broker says that our name belongs to another member.
 
         Raises:
             InstanceFenced: a newer process has this instance name.
         """
+        if self._instance is None:
+            raise error
+        if self._producer is None:
+            self._rival = _Rival(error, self._clock.monotonic_s() + RIVAL_S_MAX)
+        else:
+            try:
+                if not self._producer.holds_id(self._own_topic, OFFSETS_TIMEOUT_S):
+                    raise error
+            except LogUnavailable as away:
+                self._note_away(away)
+                return
+            logger.warning("fenced by this worker's own earlier join; joining anew", role=self.name, detail=str(error))
+        self._leave()
+
+    def _outlive(self, rival: _Rival) -> bool:
+        """Whether the other member is gone, so that we may join again.
+
+        Raises:
+            InstanceFenced: it is still there: a newer process has this instance name.
+        """
+        assert self._instance is not None
         try:
-            if (
-                self._instance is None
-                or self._producer is None
-                or not self._producer.holds_id(self._own_topic, OFFSETS_TIMEOUT_S)
-            ):
-                raise error
+            is_there = self._log.has_member(self._group, self._instance, OFFSETS_TIMEOUT_S)
         except LogUnavailable as away:
+            rival.until_s = self._clock.monotonic_s() + RIVAL_S_MAX  # nobody is a member while the broker is away
             self._note_away(away)
-            return
-        logger.warning("fenced by this worker's own earlier join; joining anew", role=self.name, detail=str(error))
+            return False
+        if is_there:
+            if self._clock.monotonic_s() > rival.until_s:
+                raise rival.error
+            self._wait(RIVAL_POLL_S)
+            return False
+        logger.warning("fenced by a member that is gone; joining anew", role=self.name, detail=str(rival.error))
+        self._rival = None
+        return True
+
+    def _leave(self) -> None:
+        """Give up the membership, which is another member's already."""
         assert self._consumer is not None
         self._consumer.close()
         self._consumer = None
@@ -402,11 +448,12 @@ class TransactionalLoop:
         return list(dict.fromkeys(self.tasks.values()))
 
     def _accept(self, records: Sequence[Record]) -> None:
-        by_task: dict[Task, list[Record]] = {}
+        by_task: defaultdict[Task, list[Record]] = defaultdict(list)
+        tasks: Mapping[Any, Task] = self.tasks
         for record in records:
-            task = self.tasks.get(TopicPartition(record.topic, record.partition))
+            task = tasks.get((record.topic, record.partition))  # a plain tuple finds what a TopicPartition does
             if task is not None:
-                by_task.setdefault(task, []).append(record)
+                by_task[task].append(record)
         for task, owned in by_task.items():
             task.accept(owned)
 
@@ -626,10 +673,10 @@ class TransactionalLoop:
         produce = producer.produce
         ends: dict[TopicPartition, int] = {}
         for task, rows in changes.items():
-            placed = [(*task.changelog_of(key), value) for key, value in rows.items()]
-            last = {at: record_key for at, record_key, _ in placed}  # whose delivery report is its partition's highest
-            for at, record_key, value in placed:
-                note = _noting(ends, at) if last[at] is record_key else None
+            last = {key[0]: key for key in rows}  # of each table, whose delivery report is its changelog's highest
+            for key, value in rows.items():
+                at, record_key = task.changelog_of(key)
+                note = _noting(ends, at) if last[key[0]] is key else None
                 produce(at.topic, value, key=record_key, partition=at.partition, on_offset=note)
         for topic, out, out_key, partition, headers in outputs.records:
             produce(topic, out, key=out_key, partition=partition, headers=headers)

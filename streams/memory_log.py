@@ -94,6 +94,15 @@ class MemoryLog:
                 found[at] = next(later, kept.end)
             return found
 
+    def has_member(self, group: str, instance: str, timeout_s: float) -> bool:
+        """Whether the group has a static member of this name."""
+        del timeout_s
+        with self._broker.changed:
+            self._broker.check_available()
+            found = self._broker.group(group)
+            found.expire_closed(self.clock.now_ms())
+            return instance in found.instances
+
     def topics(self, names: Sequence[str], timeout_s: float) -> dict[str, TopicState]:
         """State of those of `names` that exist."""
         del timeout_s

@@ -14,6 +14,7 @@ HOT_ROWS_MAX = 20_000
 """Committed interactions kept decoded: a window's worth, so that an answer costs no read. Beyond it, older ones are read again."""
 
 _UNREAD: Any = object()
+_SUCCEEDED = ItemStatus.SUCCEEDED
 
 
 class HotRows:
@@ -110,7 +111,7 @@ class Overlay:
         for key, record in self.staged.items():
             if type(record) is InteractionRecord:
                 hot.put(key, record)
-            elif type(record) is ItemRecord and record.status is ItemStatus.SUCCEEDED:
+            elif type(record) is ItemRecord and record.status is _SUCCEEDED:
                 hot.discard(b"i" + key[1:])
             elif record is None:
                 hot.discard(key)

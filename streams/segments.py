@@ -205,6 +205,10 @@ class Suffix:
         self._write: Callable[[Any], bytes] = pipeline.item_type(stop).to_json
         self._is_async = any(step.is_async for step in self.steps)
         self._is_straight = all(step.cardinality is Cardinality.ONE_TO_ONE and not step.is_async for step in self.steps)
+        self._calls = [
+            (step, step.accepts.accepts if step.accepts else None, step.function, step.output.validate)
+            for step in self.steps
+        ]
 
     def run_chunk(
         self, completions: Sequence[bytes], results: list[list[bytes] | Exception], starts: Callable[[], None]
@@ -231,13 +235,16 @@ class Suffix:
 
     def _run_straight(self, value: Any) -> Any:
         """One value in, one out: the common case without the machinery of streams."""
-        for step in self.steps:
-            if step.takes(value):
+        for step, accepts, function, validate in self._calls:
+            if accepts is None or accepts(value):
                 try:
-                    made = step.function(value)
+                    made = function(value)
                 except Exception as error:
                     raise StepFailed(step, error) from error
-                value = _validated(step, made)
+                try:
+                    value = validate(made)
+                except ValueError as error:
+                    raise StepFailed(step, error) from error
         return value
 
     @staticmethod

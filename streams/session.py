@@ -12,7 +12,8 @@ it costs repeated work, never a result.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from schemas import limits
 from schemas.facts import (
@@ -117,26 +118,45 @@ class Session:
         """A fact of its unit was committed."""
         self.active_s = now_s
         self.parking_asked = False
-        match fact:
-            case BoundaryInteractionDispatched(item_index=int(index)):
-                self.reserved -= 1
-                self.unresolved.add(index)
-            case BoundaryCompletionAdmitted(item_index=int(index)):
-                self.waiting.add(index)
-                if not self.live:
-                    self.unresolved.discard(index)
-            case ContinuationCompleted():
+        note = self._noted_by.get(type(fact))
+        if note is not None:
+            note(self, fact)
+
+    def _dispatched(self, fact: BoundaryInteractionDispatched) -> None:
+        if fact.item_index is not None:
+            self.reserved -= 1
+            self.unresolved.add(fact.item_index)
+
+    def _admitted(self, fact: BoundaryCompletionAdmitted) -> None:
+        if fact.item_index is not None:
+            self.waiting.add(fact.item_index)
+            if not self.live:
                 self.unresolved.discard(fact.item_index)
-                self.waiting.discard(fact.item_index)
-                self.attempts.pop(fact.item_index, None)
-            case ContinuationAttemptFailed():
-                self.attempts[fact.item_index] = fact.attempt + (fact.retry_at_ms is not None)
-            case InteractionTimedOut(item_index=int(index)) if fact.resolution == "skip":
-                self.unresolved.discard(index)
-            case SourceEnded():
-                self.is_ended = True
-            case _:
-                pass
+
+    def _completed(self, fact: ContinuationCompleted) -> None:
+        self.unresolved.discard(fact.item_index)
+        self.waiting.discard(fact.item_index)
+        self.attempts.pop(fact.item_index, None)
+
+    def _failed(self, fact: ContinuationAttemptFailed) -> None:
+        self.attempts[fact.item_index] = fact.attempt + (fact.retry_at_ms is not None)
+
+    def _timed_out(self, fact: InteractionTimedOut) -> None:
+        if fact.item_index is not None and fact.resolution == "skip":
+            self.unresolved.discard(fact.item_index)
+
+    def _source_ended(self, _fact: SourceEnded) -> None:
+        self.is_ended = True
+
+    _noted_by: ClassVar[Mapping[type[Fact], Callable[[Session, Any], None]]] = {
+        BoundaryInteractionDispatched: _dispatched,
+        BoundaryCompletionAdmitted: _admitted,
+        ContinuationCompleted: _completed,
+        ContinuationAttemptFailed: _failed,
+        InteractionTimedOut: _timed_out,
+        SourceEnded: _source_ended,
+    }
+    """What it makes of a fact; others tell it nothing."""
 
     def offer(self, item_index: int) -> None:
         """An admitted completion, committed."""

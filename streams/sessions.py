@@ -11,6 +11,7 @@ Losing all of it costs repeated work only: `open` makes a session again from its
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +46,8 @@ class _Chunk:
     offered: list[tuple[int, int]]  # index, attempt
     items: list[tuple[int, int, bytes]]  # index, attempt, completion: those of `offered` that have one
     results: list[list[bytes] | Exception]
+    looked_at: int = 0
+    """How many of `offered` this job took on; the payloads of the rest would have been too much at once."""
     seconds: float = 0.0
     """What the job itself took; the wait for the loop to notice must not count."""
 
@@ -254,18 +257,25 @@ class Sessions:
         def job(ticket: Ticket) -> None:
             """On the pool: payloads are read here, on pull (DESIGN 6 'Bounds')."""
             began_s = self._ctx.clock.monotonic_s()
-            rows = self._rows.committed([interaction_key(session.unit_id, index) for index, _ in chunk.offered])
-            chunk.items += [
-                (index, attempt, row.completion)
-                for (index, attempt), row in zip(chunk.offered, rows, strict=True)
-                if row is not None and row.completion is not None
-            ]
+            self._look_at(chunk)
             completions = [completion for _, _, completion in chunk.items]
             self._ctx.author.run_suffixes(step_index, completions, chunk.results, ticket.restart_limit)
             chunk.seconds = self._ctx.clock.monotonic_s() - began_s
 
         limit_s = suffix_limit_s(self._pipeline, step_index)
         self._agenda.submit(job, lambda _result, error: self._chunk_ended(chunk, error), limit_s=limit_s)
+
+    def _look_at(self, chunk: _Chunk) -> None:
+        """Read completions, as far as they fit into one job."""
+        size = 0
+        while chunk.looked_at < len(chunk.offered) and size < limits.JOB_BYTES_MAX:
+            some = chunk.offered[chunk.looked_at : chunk.looked_at + limits.READ_ROWS]
+            rows = self._rows.committed([interaction_key(chunk.session.unit_id, index) for index, _ in some])
+            for (index, attempt), row in zip(some, rows, strict=True):
+                if row is not None and row.completion is not None:
+                    chunk.items.append((index, attempt, row.completion))
+                    size += len(row.completion)
+            chunk.looked_at += len(some)
 
     def _chunk_ended(self, chunk: _Chunk, error: BaseException | None) -> None:
         session = chunk.session
@@ -281,12 +291,27 @@ class Sessions:
                 results.append(error if isinstance(error, Exception) else CallTimeout(str(error)))
             ran = {index for index, _, _ in chunk.items[: len(results)]}
             session.offers.extendleft(index for index, _ in reversed(chunk.offered) if index not in ran)
-        outcomes = [_outcome(session, item, result) for item, result in zip(chunk.items, results, strict=False)]
-        if error is None:
+        else:
+            session.offers.extendleft(index for index, _ in reversed(chunk.offered[chunk.looked_at :]))
             session.chunk.learn(len(results), chunk.seconds)
-        if outcomes:
-            self._agenda.wake(ItemsContinued(session, outcomes))
+        outcomes = [_outcome(session, item, result) for item, result in zip(chunk.items, results, strict=False)]
+        for some in _in_transactions(outcomes):
+            self._agenda.wake(ItemsContinued(session, some))
         self._pump(session)
+
+
+def _in_transactions(outcomes: list[ContinuationCompletion]) -> Iterator[list[ContinuationCompletion]]:
+    """Outcomes in lists that a transaction can hold: an event is decided whole."""
+    some: list[ContinuationCompletion] = []
+    size = 0
+    for outcome in outcomes:
+        if size > limits.JOB_BYTES_MAX:
+            yield some
+            some, size = [], 0
+        some.append(outcome)
+        size += sum(map(len, outcome.outputs))
+    if some:
+        yield some
 
 
 def _outcome(session: Session, item: tuple[int, int, bytes], result: list[bytes] | Exception) -> ContinuationCompletion:

@@ -15,6 +15,8 @@ from topologies.pipeline import AwaitStep, Completion
 
 DETAIL_CHARS_MAX = 500
 
+_PENDING = InteractionStatus.PENDING
+
 
 class Unshaped(msgspec.Struct, frozen=True, array_like=True):
     """An answer as it came, with what its shape depends on.
@@ -38,13 +40,8 @@ def unshaped(
 
     A projector is not run where there is no request yet, nor again for an interaction that was answered (BEHAVIOUR hole 24).
     """
-    projects = (
-        step.projection is not None
-        and row is not None
-        and row.status is InteractionStatus.PENDING
-        and row.projector == step.projection.name
-    )
-    if row is None or not projects:
+    projection = step.projection
+    if projection is None or row is None or row.status is not _PENDING or row.projector != projection.name:
         return Unshaped(step.index, payload, None, "", actor or "", recorded_at_ms)
     return Unshaped(step.index, payload, row.request, row.interaction_id, actor or "", recorded_at_ms)
 

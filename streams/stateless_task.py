@@ -17,6 +17,8 @@ class StatelessTask:
     def __init__(self, inputs: tuple[TopicPartition, ...]) -> None:
         self.inputs = inputs
         self.ready: deque[Event] = deque()
+        self.bytes = 0
+        """Of records that are not decided yet."""
 
     def restore(self, budget_s: float) -> bool:
         """Nothing to restore."""
@@ -31,7 +33,9 @@ class StatelessTask:
 
     def events(self, room: int) -> list[Event]:
         """Records in order."""
-        return [self.ready.popleft() for _ in range(min(room, len(self.ready)))]
+        taken = [self.ready.popleft() for _ in range(min(room, len(self.ready)))]
+        self.bytes -= sum(event.record.size for event in taken if event.record is not None)
+        return taken
 
     def has_work(self) -> bool:
         """Whether records wait."""
@@ -39,7 +43,7 @@ class StatelessTask:
 
     def is_full(self) -> bool:
         """Whether reading should wait."""
-        return len(self.ready) > 2 * limits.BATCH_RECORDS_MAX
+        return len(self.ready) > 2 * limits.BATCH_RECORDS_MAX or self.bytes > limits.INBOX_BYTES_MAX
 
     def next_due_ms(self) -> int | None:
         """No timers."""

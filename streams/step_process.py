@@ -219,7 +219,7 @@ class StepProcess:
         """Run the suffix on each completion, appending to `outcomes`."""
 
         def take(some: Some) -> None:
-            outcomes.extend(StepsFailed(made) if isinstance(made, Failed) else made for made in some.outcomes)
+            outcomes.extend(made if isinstance(made, list) else StepsFailed(made) for made in some.outcomes)
 
         self._call(RunSuffixes(await_index, list(completions)), take, starts)
 
@@ -399,7 +399,7 @@ _NOTHING: Final = Some()
 
 
 def _shape_sent(shape: Shape) -> ShapeSent:
-    return (None, None, shape.detail) if isinstance(shape, Misshapen) else (shape.completion, shape.answer, None)
+    return (shape.completion, shape.answer, None) if isinstance(shape, Shaped) else (None, None, shape.detail)
 
 
 def _outcome_sent(outcome: Outcome) -> list[bytes] | Failed:

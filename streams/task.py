@@ -93,7 +93,7 @@ class Task(Protocol):
         """Rows the batch changed, encoded; None: deleted."""
 
     def changelog_of(self, key: bytes) -> tuple[TopicPartition, bytes]:
-        """The changelog partition and record key of a row."""
+        """The changelog partition and record key of a row; the first byte of a key names its table, and so the partition."""
 
     def apply(self, rows: Mapping[bytes, bytes | None], ends: Mapping[TopicPartition, int]) -> None:
         """The batch is committed: make its rows the state. `ends`: last changelog offsets written."""

@@ -30,6 +30,8 @@ from topologies.payloads import PayloadType
 from topologies.pipeline import AwaitStep, Pipeline, Value
 
 _replace = msgspec.structs.replace
+_PENDING, _COMPLETED, _HELD = InteractionStatus.PENDING, InteractionStatus.COMPLETED, InteractionStatus.HELD
+_TIMED_OUT = InteractionStatus.TIMED_OUT
 
 
 class Shaped(msgspec.Struct, frozen=True, gc=False):
@@ -83,13 +85,13 @@ def admit(pipeline: Pipeline, answer: Answer, rows: Standing, *, live: bool, now
     step = _step_of(pipeline, answer.ref)
     if execution is None or step is None or execution.tenant_id != (answer.completion.tenant_id or execution.tenant_id):
         return [Refuse("unknown", "no such interaction", step)]
-    if interaction is None or interaction.status is InteractionStatus.HELD:
+    if interaction is None or interaction.status is _HELD:
         return _before_dispatch(step, answer, rows, now_ms=now_ms)
     if not _proven(step, answer):
         return [Refuse("bad-token", "the resume token does not prove this interaction", step)]
     shape = answer.shape
     assert shape is not None, "an interaction exists, so its step gave the answer a shape"
-    if interaction.status is InteractionStatus.COMPLETED and not interaction.timed_out:
+    if interaction.status is _COMPLETED and not interaction.timed_out:
         return _second_answer(step, answer, shape, interaction, now_ms=now_ms)
     reason = _closed(rows, answer.recorded_at_ms)
     if reason is not None:
@@ -99,9 +101,9 @@ def admit(pipeline: Pipeline, answer: Answer, rows: Standing, *, live: bool, now
         ]
     if interaction.projector != (step.projection.name if step.projection else None):
         return [Refuse("wrong-shape", f"it waits for the projector {interaction.projector}", step)]
-    if isinstance(shape, Misshapen):
+    if not isinstance(shape, Shaped):
         return [Refuse("wrong-shape", shape.detail, step)]
-    if interaction.answer is not None and interaction.status is InteractionStatus.PENDING:
+    if interaction.answer is not None and interaction.status is _PENDING:
         return _beside_held(step, answer, interaction)
     assert rows.unit is not None
     if (
@@ -166,11 +168,7 @@ def _closed(rows: Standing, recorded_at_ms: int) -> str | None:
     assert interaction is not None
     if unit is None or not unit.is_open:
         return "cancelled" if unit is not None and unit.status is UnitStatus.CANCELLED else "late"
-    late = (
-        interaction.timed_out
-        or interaction.status is InteractionStatus.TIMED_OUT
-        or recorded_at_ms >= interaction.deadline_ms
-    )
+    late = interaction.timed_out or interaction.status is _TIMED_OUT or recorded_at_ms >= interaction.deadline_ms
     return "late" if late else None
 
 

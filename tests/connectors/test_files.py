@@ -15,6 +15,8 @@ from typing import Annotated, Literal
 from uuid import UUID
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
 from connectors import files
@@ -403,6 +405,37 @@ def test_texts_survive(payee: str) -> None:
 @pytest.mark.parametrize("payee", ["=cmd()", "+1", "-1", "@x", " =x", "\t=x", "\r\n=x", "＝x", "\ufeff=x"])
 def test_a_text_that_would_run_gets_an_apostrophe(payee: str) -> None:
     assert encode([ROW.model_copy(update={"payee": payee, "note": payee})])[0][1:4:2] == [f"'{payee}", f"'{payee}"]
+
+
+class Texts(BaseModel):
+    first: str
+    second: str | None
+    third: int
+
+
+@given(st.lists(st.builds(Texts, first=st.text(), second=st.none() | st.text(), third=st.integers()), max_size=3))
+def test_rows_are_written_as_the_csv_module_writes_them(rows: list[Texts]) -> None:
+    text = StringIO()
+    shown = [(_shown(row.first), _shown(row.second), row.third) for row in rows]
+    csv.writer(text, lineterminator="\r\n").writerows(shown)
+    assert CsvRows(Texts).encode(row.model_dump_json().encode() for row in rows) == text.getvalue().encode()
+
+
+@given(st.lists(st.text(alphabet='a,"\r\n =é'), min_size=2, max_size=2))
+def test_texts_are_quoted_as_the_csv_module_quotes_them(texts: list[str]) -> None:
+    class Two(BaseModel):
+        a: str
+        b: str
+
+    text = StringIO()
+    csv.writer(text, lineterminator="\r\n").writerow(map(_shown, texts))
+    row = Two(a=texts[0], b=texts[1]).model_dump_json().encode()
+    assert CsvRows(Two).encode([row]) == text.getvalue().encode()
+
+
+def _shown(text: str | None) -> str | None:
+    """With the apostrophe that keeps a spreadsheet from running it."""
+    return text if text is None or files._FORMULA.match(text) is None else f"'{text}"
 
 
 def test_only_texts_are_guarded() -> None:

@@ -309,6 +309,18 @@ def test_empty_offsets_fence_nothing_and_negative_ones_are_refused(log: Log, ben
     producer.commit(10)
 
 
+def test_a_group_knows_its_static_members(log: Log, bench: Bench) -> None:
+    """A dead one stays for its session timeout."""
+    topic = bench.topic("t")
+    member = bench.member([topic], instance="w1")
+    wait_until(lambda: member.owns([TopicPartition(topic, 0)]), "the partition")
+    assert log.has_member(bench.name("g"), "w1", 5)
+    assert not log.has_member(bench.name("g"), "w2", 5)
+    assert not log.has_member(bench.name("nobodys"), "w1", 5)
+    member.consumer.close()
+    assert log.has_member(bench.name("g"), "w1", 5)
+
+
 def test_the_newest_process_of_an_instance_wins_without_a_rebalance(log: Log, bench: Bench) -> None:
     topic = bench.topic("t", 2)
     both = [TopicPartition(topic, 0), TopicPartition(topic, 1)]

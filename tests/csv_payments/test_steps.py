@@ -61,6 +61,20 @@ def test_a_uuid5_is_that_of_the_standard_library(name: str) -> None:
     assert steps.Uuid5(str(uuid.NAMESPACE_URL))(name) == uuid.uuid5(uuid.NAMESPACE_URL, name)
 
 
+@pytest.mark.parametrize("number", [0, 1, 1 << 127, (1 << 128) - 1])
+def test_a_conversation_is_named_by_the_text_of_its_payment(number: int) -> None:
+    payment_id = uuid.UUID(int=number)
+    assert steps.conversation_id(payment_id) == steps.conversation_uuid(str(payment_id))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("10", "10.00"), ("1E-7", "0.00000010"), ("0E-9", "0"), ("1E+3", "1000"), ("-2.50", "-2.5")]
+)
+def test_one_amount_is_one_payment_however_it_is_written(one: str, other: str) -> None:
+    ids = {steps.record_id("/a", "1", "Ann", Decimal(amount), "EUR") for amount in (one, other)}
+    assert len(ids) == 1
+
+
 def test_ids_differ_by_every_part_and_not_by_trailing_zeros() -> None:
     base = ("/a", "1", "Ann", Decimal("10.50"), "EUR")
     others = [("/b", *base[1:]), ("/a", "2", *base[2:]), (*base[:2], "An", *base[3:]), (*base[:4], "USD")]

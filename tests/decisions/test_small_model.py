@@ -163,7 +163,7 @@ def test_a_planted_bug_is_found(
 
 def test_one_counter_for_both_kinds_of_completion_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     evolving: dict[Any, Any] = unit._EVOLVE
-    monkeypatch.setitem(evolving, BoundaryCompletionAdmitted, unit._continued)
+    monkeypatch.setitem(evolving, (unit.UnitStatus.WAITING_EXTERNAL, BoundaryCompletionAdmitted), unit._continued)
     with pytest.raises(AssertionError, match="outputs never exceed"):
         explore(SCENARIOS["suspending"])
 

@@ -446,3 +446,17 @@ def test_answers_before_the_source_ended_count_once(shop: Any) -> None:
     assert driver.status(execution) == "SUCCEEDED"
     assert [receipt["sku"] for receipt in driver.result(execution)] == [f"s{i}" for i in range(2_500)]
     assert driver.refusals() == []
+
+
+def test_of_a_header_that_comes_twice_the_last_one_counts(asked: Any) -> None:
+    driver, execution, requests = asked
+    for request in requests:
+        token = (request.resume_token or "").encode()
+        echoed = [
+            ("kawait-interaction-id", b"x"),
+            ("kawait-interaction-id", request.interaction_id.encode()),
+            ("kawait-resume-token", b"forged"),
+            ("kawait-resume-token", token),
+        ]
+        driver.send_raw(ANSWERED, json.dumps(price(request)).encode(), headers=echoed)
+    finish(driver, execution, [])

@@ -17,7 +17,9 @@ from decimal import Decimal
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final, NamedTuple
+from typing import IO, TYPE_CHECKING, Final
+
+import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,8 +32,8 @@ LINE_CHARS_MAX: Final = 8 * FIELD_CHARS_MAX
 """Longest piece that is read at once, so a file without line ends cannot fill the memory."""
 AMOUNT_DIGITS_MAX: Final = 38
 
-_AMOUNT = re.compile(r"-?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?|-?\.[0-9]+")
-_CURRENCY = re.compile(r"[A-Z]{3}")
+_AMOUNT = re.compile(r"-?(?:[0-9]+|[0-9]{1,3}(?:,[0-9]{3})+)(?:\.[0-9]+)?|-?\.[0-9]+").fullmatch
+_CURRENCY = re.compile(r"[A-Z]{3}").fullmatch
 _BYTE_ORDER_MARKS: Final = ((b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16"), (b"\x00\x00\xfe\xff", "UTF-32"))
 
 
@@ -39,7 +41,7 @@ class PaymentsFileError(ValueError):
     """The file cannot be paid as it is: no retry helps, its owner must correct it."""
 
 
-class CsvRow(NamedTuple):
+class CsvRow(msgspec.Struct, frozen=True, gc=False):
     """One good row."""
 
     csv_id: str
@@ -146,14 +148,14 @@ def _row(csv_id: str, recipient: str, amount: str, currency: str) -> CsvRow:
     if "\0" in recipient or "\0" in csv_id:
         msg = "holds a NUL character"
         raise BadRow(msg)
-    if _CURRENCY.fullmatch(currency) is None:
+    if _CURRENCY(currency) is None:
         msg = f"the Currency {_shown(currency)} is not a code of three capital letters"
         raise BadRow(msg)
     return CsvRow(csv_id, recipient, _amount(amount.strip()), currency)
 
 
 def _amount(text: str) -> Decimal:
-    if _AMOUNT.fullmatch(text) is None:
+    if _AMOUNT(text) is None:
         msg = f"the Amount {_shown(text)} is not a number like 1234.50 or 1,234.50"
         raise BadRow(msg)
     if len(text) > AMOUNT_DIGITS_MAX and sum(map(str.isdigit, text)) > AMOUNT_DIGITS_MAX:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -46,10 +47,14 @@ def answered_twice(interaction_id: str, probability: float) -> bool:
 
 
 def _drawn(text: str, salt: int, rate: float) -> bool:
-    if math.isnan(rate) or rate <= 0:
-        return False
     h = (31 * (31 + jhash(text)) + salt) & _UNSIGNED_32
-    return rate >= 1 or h % RATE_SCALE < round(rate * RATE_SCALE)
+    return h % RATE_SCALE < _share(rate)
+
+
+@lru_cache(maxsize=16)
+def _share(rate: float) -> int:
+    """Return a rate in ten-thousandths, 0 to all of them."""
+    return 0 if math.isnan(rate) else round(min(max(rate, 0.0), 1.0) * RATE_SCALE)
 
 
 class PoisonRequest(ValueError):
@@ -114,12 +119,12 @@ def reply(request: PaymentRequest, *, reject_rate: float = REJECT_RATE_DEFAULT, 
     """Return the completion value for a request: the decision, and everything that must be echoed."""
     return _encode(
         PaymentAnswer(
-            interaction_id=request.interaction_id,
-            correlation_id=request.correlation_id or request.interaction_id,
-            response_payload=REJECTION if rejected(request.request_payload.csvId, reject_rate) else APPROVAL,
-            resume_token=request.resume_token,
-            idempotency_key=request.idempotency_key,
-            actor=actor,
+            request.interaction_id,
+            request.correlation_id or request.interaction_id,
+            REJECTION if rejected(request.request_payload.csvId, reject_rate) else APPROVAL,
+            request.resume_token,
+            request.idempotency_key,
+            actor,
         )
     )
 

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, cast
+from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
@@ -250,7 +250,8 @@ class PaymentProvider:
         """Return the answer's topic and headers: the request names the first, the trace goes back as it came."""
         topic = self._settings.response_topic
         headers: list[tuple[str, str | bytes | None]] = []
-        for name, value in cast(Sequence[tuple[str, str | bytes | None]], message.headers() or ()):
+        sent: Any = message.headers() or ()
+        for name, value in sent:
             if name == HEADER_RESPONSE_TOPIC and value:
                 topic = value.decode() if isinstance(value, bytes) else str(value)
             elif name == HEADER_TRACEPARENT:
