@@ -17,7 +17,6 @@ from collections.abc import Iterable
 
 from schemas import facts, limits
 from schemas.envelopes import Continuation, ContinuationCompletion
-from schemas.identity import interaction_id
 from state.execution import ExecutionRecord, ExecutionStatus
 from state.interaction import InteractionRecord, InteractionStatus
 from state.item import ItemRecord, ItemStatus
@@ -66,7 +65,6 @@ def emit(
     """Emit the continuation record of one item; the wait for its answer has a deadline that doubles with each emission."""
     due_ms = now_ms + limits.CONTINUATION_TIMEOUT_MS * 2**emissions
     stop = pipeline.suffix_stop(unit.step_index)
-    segment_id = interaction_id(unit.unit_id, item_index)
     created = facts.ContinuationSegmentCreated(
         execution.execution_id, now_ms, unit.unit_id, item_index, attempt, unit.step_index + 1, due_ms
     )
@@ -81,7 +79,6 @@ def emit(
         stop,
         completion,
     )
-    assert segment_id
     return [Append(created), EmitContinuation(continuation)]
 
 

@@ -413,6 +413,7 @@ class Pipeline:
     path: Path
     app_dir: Path
     _itemised: dict[int, bool] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _suffix_stops: dict[int, int] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def step(self, index: int) -> Step:
         """The step at a 0-based index."""
@@ -454,8 +455,12 @@ class Pipeline:
 
     def suffix_stop(self, await_index: int) -> int:
         """Where item continuations of the await end, exclusive: the next aggregate step, or the end (BEHAVIOUR F29)."""
-        later = self.steps[await_index + 1 :]
-        return next((step.index for step in later if step.cardinality.takes_many), len(self.steps))
+        found = self._suffix_stops.get(await_index)
+        if found is None:  # asked for every continuation
+            later = self.steps[await_index + 1 :]
+            found = next((step.index for step in later if step.cardinality.takes_many), len(self.steps))
+            self._suffix_stops[await_index] = found
+        return found
 
     def item_type(self, index: int) -> PayloadType:
         """The type of what waits at a boundary: the input of the step there, or the pipeline's output at the end.
