@@ -55,7 +55,7 @@ EARLY_HELD_MAX = 1_000
 REFUSAL_FACTS_MAX = 10
 """Refusal facts of one interaction (policy 1); further refusals only go to the refusals topic."""
 
-SLICE_ITEMS = 1_000
+SLICE_ITEMS = 2_000
 """Items handled at a time when a parked unit's continuations are emitted."""
 
 PULL_ITEMS_MAX = 2_000
