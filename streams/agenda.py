@@ -35,7 +35,7 @@ class Agenda:
 
     def wake(self, what: Any, record: Record | None = None) -> None:
         """Let the task decide `what` next."""
-        self.ready.append(tuple.__new__(Event, (self._task, what, record)))  # as Event(...), in half its time
+        self.ready.append(Event(self._task, what, record))
 
     def touch(self, execution_id: str) -> None:
         """Ask what the execution does next, before the open batch ends."""

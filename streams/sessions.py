@@ -236,6 +236,7 @@ class Sessions:
             if error is not None or result is None:
                 session.reserved -= count
                 session.stream = None  # one that failed must not be read on: it would look like one that has ended
+                stream.close()
                 if not isinstance(error, TaskClosed):
                     self._agenda.wake(SourceFailed(session, error or CallTimeout("no items")))
                 return

@@ -27,6 +27,7 @@ import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Final
 
 import msgspec
@@ -95,9 +96,9 @@ class PullItems(msgspec.Struct, frozen=True, tag=True):
 
 
 class CloseItems(msgspec.Struct, frozen=True, tag=True):
-    """Forget streams; has no answer."""
+    """Forget a stream; has no answer."""
 
-    streams: list[int]
+    stream: int
 
 
 ShapeSent = tuple[bytes | None, bytes | None, str | None]
@@ -164,7 +165,7 @@ class StepProcess:
         self._is_closed = False
         self._local = threading.local()
         self._numbers = itertools.count(1)
-        self._forgotten: list[int] = []
+        self._forgotten: SimpleQueue[int] = SimpleQueue()
         with self._changing:
             self._start()
 
@@ -239,7 +240,7 @@ class StepProcess:
 
     def forget(self, stream: int) -> None:
         """For `_Items`: told with the next call, whose ever."""
-        self._forgotten.append(stream)
+        self._forgotten.put(stream)
 
     def _call(
         self, asked: Call, take: Callable[[Some], None] = lambda _some: None, starts: Starts = lambda: None
@@ -253,9 +254,9 @@ class StepProcess:
         connection = self._connection()
         starts()
         try:
-            if self._forgotten:
-                forgotten, self._forgotten = self._forgotten, []
-                connection.send_bytes(_encode(CloseItems(forgotten)))
+            while not self._forgotten.empty():
+                with contextlib.suppress(Empty):  # another thread may tell it
+                    connection.send_bytes(_encode(CloseItems(self._forgotten.get_nowait())))
             connection.send_bytes(_encode(asked))
             while True:
                 answer = _decode_answer(connection.recv_bytes())
@@ -437,8 +438,7 @@ class Server:
             while True:
                 call = _decode_call(connection.recv_bytes())
                 if isinstance(call, CloseItems):
-                    for stream in call.streams:
-                        self._streams.pop(stream, None)
+                    self._streams.pop(call.stream, None)
                     continue
                 self._answer(connection, call)
 

@@ -130,6 +130,15 @@ def test_it_gives_what_a_local_call_gives(process: StepProcess) -> None:
     assert process.run_segment(*segment, many=False) == here.run_segment(*segment, many=False)
 
 
+def test_a_stream_that_nobody_pulls_any_more_is_forgotten(process: StepProcess) -> None:
+    """Told with the next call; what it holds in the step process is freed."""
+    stream = process.open_items(basket("pear", "fig"))
+    stream.pull(1)
+    stream.close()
+    ran(process, offer("pear"))
+    assert raised(lambda: stream.pull(1))[0] == "STEP_PROCESS_ENDED"
+
+
 def test_calls_run_side_by_side(process: StepProcess) -> None:
     """A function that waits for ever keeps its own thread only."""
     in_background(lambda: ran(process, offer("receipt:hang")))

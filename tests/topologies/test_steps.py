@@ -7,6 +7,7 @@ from threading import Event
 from typing import Any
 
 from schemas.facts import ContinuationAttemptFailed, SegmentAttemptFailed
+from streams.author import LocalItems
 from streams.pool import ThreadPool
 from tests.topologies.outside import answer
 
@@ -265,3 +266,20 @@ def test_two_questions_in_a_row(make: Any) -> None:
     names = driver.fact_names(execution)
     assert names.count("BoundaryUnitOpened") == names.count("BoundaryUnitClosed") == 2
     assert driver.refusals() == []
+
+
+def test_a_stream_that_failed_is_closed(make: Any, script: Any, monkeypatch: Any) -> None:
+    """Each attempt opens its own; what a failed one holds is freed with it."""
+    closed: list[object] = []
+
+    def close(items: LocalItems) -> None:
+        closed.append(items)
+
+    monkeypatch.setattr(LocalItems, "close", close)
+    driver = make("items")
+    script.failures["line", "apple"] = [ValueError("torn"), ValueError("torn again")]
+    driver.submit(BASKET)
+    driver.run()
+    assert len(closed) == 1
+    driver.advance(1_000)
+    assert len(closed) == 2
