@@ -99,7 +99,7 @@ simulation: $(DEV)
 # Java and Kafka's jars come before the clock of a test's timeout starts.
 .PHONY: kafka
 kafka: $(DEV)
-	@[ -n "$${KAWAIT_BOOTSTRAP:-}" ] || $(PYTHON) -m streams.kafka_jars
+	@[ -n "$${KAWAIT_BOOTSTRAP:-}" ] || $(PYTHON) -m streams.broker.jars
 
 .PHONY: broker
 broker: kafka

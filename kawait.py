@@ -8,8 +8,8 @@ submit, reply        start an execution, answer a request, from your own Python 
 
 from __future__ import annotations
 
-from streams.doors import reply, submit
-from streams.testing import TopologyTestDriver
-from topologies.pipeline import Completion, Projector
+from streams.doors.api import reply, submit
+from streams.testing.driver import TopologyTestDriver
+from topologies.pipeline.model import Completion, Projector
 
 __all__ = ["Completion", "Projector", "TopologyTestDriver", "reply", "submit"]

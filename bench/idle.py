@@ -19,14 +19,14 @@ from bench.processes import Watch
 from bench.throughput import RunFailed
 from schemas import codec
 from schemas.identity import home_partition
-from streams.app import ensure_topics
-from streams.child import Child, end_all
-from streams.demo_kafka import PROCESSES, READY_TIMEOUT_S, remove_app
-from streams.kafka_log import KafkaLog
-from streams.names import Names
+from schemas.names import Names
+from streams.demo.kafka import PROCESSES, READY_TIMEOUT_S, remove_app
+from streams.doors.submissions import command_for_payload
+from streams.log.kafka.log import KafkaLog
+from streams.process.child import Child, end_all
 from streams.settings import PipelineChoice
-from streams.submitting import command_for_payload
-from topologies.pipeline import Pipeline
+from streams.worker.assembly import ensure_topics
+from topologies.pipeline.model import Pipeline
 
 PARK_TIMEOUT_S = 120.0
 SETTLE_S = 3.0

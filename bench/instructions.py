@@ -23,7 +23,11 @@ from typing import Any
 
 from bench.place import ROOT, tied
 from bench.stages import run_driver
-from streams import core, intake, local_work, loop, memory_log, segments, source
+from streams.author import segments
+from streams.engine import loop
+from streams.log.memory import log as memory_log
+from streams.roles.core import intake, local_work, source
+from streams.roles.core import task as core
 
 SIZES = (300, 1_300)
 TIMEOUT_S = 300.0

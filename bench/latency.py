@@ -24,9 +24,9 @@ from schemas import codec
 from schemas.envelopes import ProviderCompletion
 from schemas.facts import BoundaryCompletionAdmitted, BoundaryInteractionDispatched, ContinuationCompleted
 from schemas.identity import parse_interaction_id
-from streams.demo import payment_topics
-from streams.log import TopicPartition
-from streams.names import Names
+from schemas.names import Names
+from streams.demo.run import payment_topics
+from streams.log.seam import TopicPartition
 
 WARM_UP_SHARE = 0.1
 DRAIN_S = 10.0

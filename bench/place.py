@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.processes import children_of
-from streams.broker import LAUNCHER, ThrowawayBroker
-from streams.child import Child
-from streams.log import Log, TopicPartition
+from streams.broker.node import LAUNCHER, ThrowawayBroker
+from streams.log.seam import Log, TopicPartition
+from streams.process.child import Child
 from streams.settings import Connection, connection
 
 ROOT = Path(__file__).parents[1]

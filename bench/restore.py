@@ -12,19 +12,19 @@ from pathlib import Path
 from bench.place import Place, offsets_of
 from bench.processes import peak_mib
 from bench.throughput import RATE_MIN, RUN_S_BASE, Case, RunFailed, run_limited, running_stage, settings_for
-from connectors.files import identify
+from connectors.objects.files import identify
 from schemas.limits import WINDOW_MAX
+from schemas.names import Names
 from schemas.topics import CHANGELOG_DELETE_RETENTION_MS
 from state.keys import TABLES
-from state.rocksdb import RocksStoreFactory
-from streams.app import verify_topics
-from streams.changelog import Restore
-from streams.child import Child, end_all
+from state.tables.rocksdb import RocksStoreFactory
 from streams.clock import SystemClock
-from streams.demo import PIPELINE, DemoSettings, environment, prepare_inputs
-from streams.demo_kafka import PROVIDER, READY_TIMEOUT_S, KafkaStage
-from streams.names import Names
-from streams.submitting import command_for_object, send
+from streams.demo.kafka import PROVIDER, READY_TIMEOUT_S, KafkaStage
+from streams.demo.run import PIPELINE, DemoSettings, environment, prepare_inputs
+from streams.doors.submissions import command_for_object, send
+from streams.engine.restore import Restore
+from streams.process.child import Child, end_all
+from streams.worker.assembly import verify_topics
 
 STEP_S = 0.1
 RESTORE_S_MAX = 120.0

@@ -19,10 +19,16 @@ import msgspec
 
 from bench.throughput import RunFailed, inputs_for
 from schemas.envelopes import RequestEnvelope
-from streams import core, ingress, intake, local_work, loop, memory_log, segments, source, testing
-from streams.demo import PIPELINE, TOKEN_NAME
-from topologies.csv_payments import mock
-from topologies.loading import load_pipeline
+from streams.author import segments
+from streams.demo import provider_answers as mock
+from streams.demo.run import PIPELINE, TOKEN_NAME
+from streams.engine import loop
+from streams.log.memory import log as memory_log
+from streams.roles.core import intake, local_work, source
+from streams.roles.core import task as core
+from streams.roles.ingress import task as ingress
+from streams.testing import driver as testing
+from topologies.reading.loading import load_pipeline
 
 TOKEN_KEY = "k" * 32
 Name = str | Callable[[tuple[Any, ...]], str]

@@ -16,11 +16,11 @@ from pathlib import Path
 
 from bench.place import ROOT, STEPS, Place, offsets_of, tied
 from bench.processes import Usage, Watch
-from streams.app import topic_specs
-from streams.child import child_environment
-from streams.demo import AWAIT_STEP, DemoResult, DemoSettings, environment, prepare_inputs, run_demo
-from streams.demo_kafka import KafkaStage, kafka_stage
-from topologies.csv_payments.generate import generate
+from streams.demo.kafka import KafkaStage, kafka_stage
+from streams.demo.payments_file import generate
+from streams.demo.run import AWAIT_STEP, DemoResult, DemoSettings, environment, prepare_inputs, run_demo
+from streams.process.child import child_environment
+from streams.worker.assembly import topic_specs
 
 RUN_S_BASE = 45.0
 RATE_MIN = 400.0

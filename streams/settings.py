@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from schemas.errors import PipelineError, UsageError
-from topologies.document import Node, Problems, apply_overrides, read_document, walk
-from topologies.loading import load_pipeline
-from topologies.pipeline import Pipeline
+from topologies.pipeline.model import Pipeline
+from topologies.reading.document import Node, Problems, apply_overrides, read_document, walk
+from topologies.reading.loading import load_pipeline
 
 ENVIRONMENT_PREFIX = "KAWAIT_"
 KAFKA_PREFIX = "KAWAIT_KAFKA_"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from streams.broker import running_broker
+from streams.broker.node import running_broker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -50,7 +50,7 @@ RIVALS = {
     "workflow": "execution or pipeline",
 }
 # Rivals that have a right meaning in some place.
-ALLOWED_IN = {"callback": ("connectors/",), "handler": ("connectors/http", "streams/http", "streams/admin")}
+ALLOWED_IN = {"callback": ("connectors/",), "handler": ("connectors/http", "streams/http", "streams/telemetry/admin")}
 
 
 def words(name: str) -> list[str]:

@@ -17,8 +17,8 @@ from rich.text import Text
 
 from streams.cli import options
 from streams.cli.printing import news, out, print_json
-from streams.demo import ROWS_DEFAULT, DemoResult, DemoSettings, Stage, environment, prepare_inputs, run_demo
-from topologies.csv_payments.mock import REJECT_RATE_DEFAULT
+from streams.demo.provider_answers import REJECT_RATE_DEFAULT
+from streams.demo.run import ROWS_DEFAULT, DemoResult, DemoSettings, Stage, environment, prepare_inputs, run_demo
 
 LINES_SHOWN = 12
 FILES_SHOWN = 3
@@ -146,10 +146,10 @@ def _stage(
 ) -> AbstractContextManager[Stage]:
     environ = environment(os.environ)
     if not kafka and bootstrap is None:
-        from streams.demo_memory import memory_stage
+        from streams.demo.memory import memory_stage
 
         return memory_stage(settings, environ, folder)
-    from streams.demo_kafka import kafka_stage
+    from streams.demo.kafka import kafka_stage
 
     given = options.place(bootstrap, config_file) if bootstrap is not None else None
     return kafka_stage(settings, environ, folder, given=given, properties_file=config_file, report=report)

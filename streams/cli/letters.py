@@ -1,4 +1,4 @@
-"""`kawait refusals` and `dlq`: answers and executions that need somebody; see `streams.views` for where they are read."""
+"""`kawait refusals` and `dlq`: answers and executions that need somebody; see `streams.doors.views` for where they are read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from streams.cli import options
 from streams.cli.look import APP, DETAIL_CHARS, WORDS, views_of
 from streams.cli.printing import parse_since, payload_text, print_fields, print_json, print_rows, struct_json, time_text
 from streams.clock import SystemClock
-from streams.views import Found
+from streams.doors.views import Found
 
 LIMIT_DEFAULT = 50
 

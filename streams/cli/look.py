@@ -1,4 +1,4 @@
-"""`kawait status` and `trace`: how one execution or interaction stands, and how it came there; see `streams.views`."""
+"""`kawait status` and `trace`: how one execution or interaction stands, and how it came there; see `streams.doors.views`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from streams.cli.printing import (
     struct_json,
     time_text,
 )
-from streams.views import ExecutionView, InteractionView, Views, target
+from streams.doors.views import ExecutionView, InteractionView, Views, target
 
 DETAIL_CHARS = 80
 

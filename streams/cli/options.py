@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 import click
 
 from schemas.errors import UsageError
-from streams import logs
-from streams.kafka_log import KafkaLog
+from streams.log.kafka.log import KafkaLog
 from streams.settings import Connection, PipelineChoice, connection, environment_name
+from streams.telemetry import logs
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 Decorator = Callable[[_Command], _Command]

@@ -11,14 +11,14 @@ import structlog
 
 from schemas.errors import LogUnavailable, PipelineError
 from schemas.topics import Acl, acls
-from streams.app import ensure_topics, topic_specs
 from streams.cli import options, provisioning
 from streams.cli.printing import print_json, print_rows
 from streams.clock import SystemClock
-from streams.log import TopicSpec
-from topologies.describing import describe as described
-from topologies.describing import mermaid as drawn
-from topologies.pipeline import KafkaTransport, Pipeline, TopicOutput, TopicSource
+from streams.log.seam import TopicSpec
+from streams.worker.assembly import ensure_topics, topic_specs
+from topologies.pipeline.describing import describe as described
+from topologies.pipeline.describing import mermaid as drawn
+from topologies.pipeline.model import KafkaTransport, Pipeline, TopicOutput, TopicSource
 
 logger = structlog.get_logger("kawait.topics")
 

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from schemas.topics import Acl
-from streams.log import TopicSpec
+from streams.log.seam import TopicSpec
 
 STRIMZI_API = "kafka.strimzi.io/v1beta2"
 CLUSTER_LABEL = "strimzi.io/cluster"

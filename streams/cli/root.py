@@ -9,6 +9,7 @@ import click
 from rich.markup import escape
 
 from schemas.errors import KawaitError, PipelineError
+from streams.broker.jars import BrokerError
 from streams.cli.demo import demo
 from streams.cli.letters import dlq, refusals
 from streams.cli.look import status, trace
@@ -16,10 +17,9 @@ from streams.cli.pipelines import check, describe, topics
 from streams.cli.printing import news
 from streams.cli.run import provider, worker
 from streams.cli.submit import submit
-from streams.kafka_jars import BrokerError
-from topologies.csv_payments.provider import ProviderFailed
-from topologies.csv_payments.provider_faust import FaustMissing
-from topologies.loading import format_problems
+from streams.demo.provider import ProviderFailed
+from streams.demo.provider_faust import FaustMissing
+from topologies.reading.loading import format_problems
 
 EXPECTED = (KawaitError, BrokerError, ProviderFailed, FaustMissing)
 """Errors whose message is all that a person needs; anything else is a mistake of ours and shows where."""

@@ -10,15 +10,15 @@ from typing import Any
 import click
 import structlog
 
-from streams.app import ROLES
-from streams.child import READY
 from streams.cli import options
-from streams.demo import PIPELINE as DEMO_PIPELINE
-from streams.demo import payment_topics
+from streams.demo.provider import ProviderSettings, run_provider
+from streams.demo.provider_answers import REJECT_RATE_DEFAULT
+from streams.demo.run import PIPELINE as DEMO_PIPELINE
+from streams.demo.run import payment_topics
+from streams.process.child import READY
+from streams.process.signals import stop_on_signals
 from streams.settings import PipelineChoice
-from streams.signals import stop_on_signals
-from topologies.csv_payments.mock import REJECT_RATE_DEFAULT
-from topologies.csv_payments.provider import ProviderSettings, run_provider
+from streams.worker.assembly import ROLES
 
 logger = structlog.get_logger("kawait.run")
 
@@ -102,7 +102,7 @@ def worker(
 
     Its topics must exist (`kawait topics PIPELINE`). Prints one line once every role has joined and restored. A broker that is away is waited for.
     """
-    from streams.worker import WorkerSettings, run_worker
+    from streams.worker.run import WorkerSettings, run_worker
 
     stop = stop_on_signals()
     choice = options.choice(pipeline, app=app, overrides=overrides, app_dir=app_dir)
@@ -212,7 +212,7 @@ def provider(
     )
     click.echo(f"provider answers {requests} on {responses}")
     if faust:
-        from topologies.csv_payments.provider_faust import run_faust_provider
+        from streams.demo.provider_faust import run_faust_provider
 
         run_faust_provider(settings, stop)
     else:

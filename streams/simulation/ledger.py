@@ -11,14 +11,14 @@ from typing import Any
 from schemas import codec, facts
 from schemas.facts import Fact
 from schemas.identity import home_partition, interaction_id
+from schemas.names import Names
 from state.execution import ExecutionRecord
 from state.folding import Row, fold
 from state.keys import execution_key, interaction_key, unit_key
 from state.transition import IllegalTransition
 from state.unit import UnitRecord
-from streams.log import Record, TopicPartition
-from streams.memory_log import MemoryLog
-from streams.names import Names
+from streams.log.memory.log import MemoryLog
+from streams.log.seam import Record, TopicPartition
 from streams.simulation.scenario import Say, Scenario
 
 ENDINGS = (facts.RunSucceeded, facts.RunFailed, facts.RunCancelled)

@@ -8,19 +8,19 @@ from random import Random
 from typing import TYPE_CHECKING, Any, cast
 
 from schemas.errors import CallTimeout
-from state.memory import MemoryStoreFactory
-from streams.app import ROLES, Worker, build_worker
+from state.tables.memory import MemoryStoreFactory
 from streams.clock import ManualClock
-from streams.core import CoreTask
-from streams.loop import TransactionalLoop
-from streams.memory_log import MemoryGroupConsumer, MemoryLog
-from streams.metrics import Metrics
-from streams.pool import Finished
-from streams.testing import InlinePool
-from topologies.pipeline import Pipeline
+from streams.engine.loop import TransactionalLoop
+from streams.engine.pool import Finished
+from streams.log.memory.log import MemoryGroupConsumer, MemoryLog
+from streams.roles.core.task import CoreTask
+from streams.telemetry.metrics import Metrics
+from streams.testing.driver import InlinePool
+from streams.worker.assembly import ROLES, Worker, build_worker
+from topologies.pipeline.model import Pipeline
 
 if TYPE_CHECKING:
-    from state.table import ChangelogPosition
+    from state.tables.store import ChangelogPosition
 
 Disk = dict[tuple[str, int], tuple[dict[bytes, bytes], "dict[str, ChangelogPosition]"]]
 

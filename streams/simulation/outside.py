@@ -14,10 +14,10 @@ import msgspec
 
 from schemas.envelopes import RequestEnvelope
 from schemas.identity import interaction_id, unit_id
-from streams.log import Record, TopicPartition
-from streams.memory_log import MemoryLog
+from streams.log.memory.log import MemoryLog
+from streams.log.seam import Record, TopicPartition
 from streams.simulation.scenario import Say, Scenario
-from topologies.pipeline import AwaitStep, KafkaTransport
+from topologies.pipeline.model import AwaitStep, KafkaTransport
 
 _decode_request = msgspec.json.Decoder(RequestEnvelope).decode
 

@@ -11,19 +11,19 @@ from schemas.errors import TransactionAborted
 from state import interaction
 from state.execution import ExecutionStatus
 from state.interaction import InteractionStatus
-from streams.core import CoreTask
-from streams.deadlines import Deadlines
-from streams.deciding import Deciders
-from streams.events import OutputPublished, PublicationBroke, ResultCollected, SegmentBroke, SegmentEnded
-from streams.local_work import LocalWork
-from streams.loop import TransactionalLoop
-from streams.session import Session
-from streams.sessions import Sessions
-from topologies import admission
-from topologies.decisions import Append, Duplicate
-from topologies.dispatch import dispatch_items
-from topologies.payloads import PayloadType
-from topologies.pipeline import Pipeline
+from streams.engine.loop import TransactionalLoop
+from streams.roles.core.deadlines import Deadlines
+from streams.roles.core.deciders import Deciders
+from streams.roles.core.events import OutputPublished, PublicationBroke, ResultCollected, SegmentBroke, SegmentEnded
+from streams.roles.core.live_window import Sessions
+from streams.roles.core.local_work import LocalWork
+from streams.roles.core.session import Session
+from streams.roles.core.task import CoreTask
+from topologies.decisions import admission
+from topologies.decisions.decision import Append, Duplicate
+from topologies.decisions.dispatch import dispatch_items
+from topologies.pipeline.model import Pipeline
+from topologies.pipeline.payloads import PayloadType
 
 Swap = tuple[Any, str, Any]
 """Owner, attribute, what takes its place."""

@@ -28,23 +28,23 @@ from schemas import codec
 from schemas.envelopes import CancelCommand
 from schemas.errors import InstanceFenced
 from schemas.identity import home_partition
+from schemas.names import Names
 from schemas.topics import topic_name
 from state.interaction import InteractionStatus
 from state.keys import TABLES, interaction_key
-from streams.app import ensure_topics, verify_topics
 from streams.clock import ManualClock
-from streams.memory_broker import CommitFault
-from streams.memory_log import MemoryLog
-from streams.names import Names
+from streams.doors.submissions import send
+from streams.log.memory.broker import CommitFault
+from streams.log.memory.log import MemoryLog
 from streams.simulation import verdict
 from streams.simulation.ledger import Ledger, Violation
 from streams.simulation.machines import Killed, Machine, consumer_of, task_insides, transactional_id_of
 from streams.simulation.outside import Outside
 from streams.simulation.scenario import PROJECT, Scenario, bounded, draw
-from streams.submitting import send
+from streams.worker.assembly import ensure_topics, verify_topics
 
 STEPS = 7
-"""Numbered steps of a commit (`streams.loop`)."""
+"""Numbered steps of a commit (`streams.engine.loop`)."""
 
 ROUNDS_MAX = 3_000
 """Rounds of peace after which a run that has not come to rest never will."""

@@ -20,9 +20,9 @@ import msgspec
 from schemas import limits
 from schemas.envelopes import SubmitCommand
 from schemas.errors import UsageError
-from streams.submitting import command_for_payload
-from topologies.loading import load_pipeline
-from topologies.pipeline import AwaitStep, ObjectOutput, Pipeline, RunStep, Skip, TopicOutput, Value
+from streams.doors.submissions import command_for_payload
+from topologies.pipeline.model import AwaitStep, ObjectOutput, Pipeline, RunStep, Skip, TopicOutput, Value
+from topologies.reading.loading import load_pipeline
 
 PROJECT = Path(__file__).parents[2] / "tests" / "simulation" / "project"
 """The simulated pipelines of a checkout."""

@@ -13,27 +13,27 @@ import msgspec
 from schemas import codec, facts, limits
 from schemas.envelopes import DeadLetter, ProviderCompletion, Refusal, Reply
 from schemas.identity import home_partition, interaction_id, parse_interaction_id
+from schemas.names import Names
 from schemas.topics import CHANGELOG_DELETE_RETENTION_MS
 from state.execution import ExecutionRecord, ExecutionStatus
 from state.folding import encode_row
 from state.item import ItemRecord, ItemStatus
 from state.keys import PREFIXES, execution_key, item_key, prefix_span, unit_key
-from state.memory import MemoryStore, MemoryStoreFactory
+from state.tables.memory import MemoryStore, MemoryStoreFactory
 from state.unit import UnitRecord
-from streams.app import build_worker, ensure_topics, verify_topics
-from streams.changelog import Restore
+from streams.author.segments import Suffix
 from streams.clock import ManualClock
-from streams.log import Record, TopicPartition
-from streams.memory_log import MemoryLog
-from streams.names import Names
-from streams.segments import Suffix
+from streams.doors.submissions import send
+from streams.engine.restore import Restore
+from streams.log.memory.log import MemoryLog
+from streams.log.seam import Record, TopicPartition
 from streams.simulation.ledger import Ledger, Violation
 from streams.simulation.machines import QuietMetrics, consumer_of, is_idle, task_insides
 from streams.simulation.outside import Outside, Sent
 from streams.simulation.scenario import OUTPUT_TOPIC, Scenario
-from streams.submitting import send
-from streams.testing import InlinePool
-from topologies.pipeline import ObjectOutput, Pipeline, TopicOutput
+from streams.testing.driver import InlinePool
+from streams.worker.assembly import build_worker, ensure_topics, verify_topics
+from topologies.pipeline.model import ObjectOutput, Pipeline, TopicOutput
 
 if TYPE_CHECKING:
     from streams.simulation.run import World

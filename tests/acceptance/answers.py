@@ -15,10 +15,10 @@ from connectors.resume_token import TokenSigner
 from schemas import codec, facts
 from schemas.envelopes import HEADER_INTERACTION_ID, HEADER_RESUME_TOKEN, ProviderCompletion
 from schemas.limits import DEAD_LETTER_BYTES_MAX
-from streams.log import TopicPartition
+from streams.demo.provider_answers import PaymentRequest, parse, reply
+from streams.log.seam import TopicPartition
 from tests.acceptance.ground import AWAIT, App, Ground
 from tests.acceptance.registry import Checks, line
-from topologies.csv_payments.mock import PaymentRequest, parse, reply
 
 OWNER = "payments-operations"
 LARGE_BYTES = 5 * 1024 * 1024

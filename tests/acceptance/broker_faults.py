@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import time
 
-from streams.broker import ThrowawayBroker
-from streams.demo import PIPELINE
+from streams.broker.node import ThrowawayBroker
+from streams.demo.run import PIPELINE
 from tests.acceptance.ground import Ground, Watch
 from tests.acceptance.proxy import Loss, Proxy, free_port, listener_properties
 from tests.acceptance.registry import Checks, line

@@ -18,25 +18,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from connectors.files import identify
+from connectors.objects.files import identify
 from schemas import codec
 from schemas.envelopes import DeadLetter, Refusal, Reply
 from schemas.errors import LogUnavailable
 from schemas.facts import Fact
 from schemas.identity import home_partition
+from schemas.names import Names
 from state.execution import TERMINAL
-from streams.app import ensure_topics
-from streams.broker import ThrowawayBroker
-from streams.child import Child, child_environment, end_all
-from streams.demo import PIPELINE
-from streams.demo_kafka import remove_app
-from streams.kafka_log import KafkaLog
-from streams.log import Record, TopicPartition
-from streams.names import Names
-from streams.reading import read
+from streams.broker.node import ThrowawayBroker
+from streams.demo.kafka import remove_app
+from streams.demo.payments_file import generate
+from streams.demo.run import PIPELINE
+from streams.doors.submissions import command_for_object, send
+from streams.log.kafka.log import KafkaLog
+from streams.log.seam import Record, TopicPartition
+from streams.log.snapshot import read
+from streams.process.child import Child, child_environment, end_all
 from streams.settings import Connection, PipelineChoice
-from streams.submitting import command_for_object, send
-from topologies.csv_payments.generate import generate
+from streams.worker.assembly import ensure_topics
 
 ROOT = Path(__file__).parents[2]
 SHARED = ROOT.parent / "shared"

@@ -13,12 +13,12 @@ from confluent_kafka import Producer
 from schemas.identity import home_partition
 from schemas.topics import CHANGELOG_DELETE_RETENTION_MS
 from state.keys import TABLES, prefix_span
-from state.rocksdb import RocksStoreFactory
-from streams.app import ensure_topics
-from streams.changelog import Restore
+from state.tables.rocksdb import RocksStoreFactory
 from streams.clock import SystemClock
-from streams.demo_kafka import remove_app
+from streams.demo.kafka import remove_app
+from streams.engine.restore import Restore
 from streams.settings import Connection
+from streams.worker.assembly import ensure_topics
 from tests.acceptance.ground import App, Ground
 from tests.acceptance.registry import Checks, line
 

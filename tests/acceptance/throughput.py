@@ -8,9 +8,9 @@ import sys
 from dataclasses import dataclass
 
 from bench.processes import children_of, peak_mib
-from streams.demo import DemoSettings, prepare_inputs, run_demo
-from streams.demo_kafka import kafka_stage
-from streams.log import TopicPartition
+from streams.demo.kafka import kafka_stage
+from streams.demo.run import DemoSettings, prepare_inputs, run_demo
+from streams.log.seam import TopicPartition
 from streams.settings import Connection
 from tests.acceptance.ground import SHARED, Ground
 from tests.acceptance.registry import Checks, line

@@ -7,7 +7,7 @@ import signal
 import time
 
 from schemas.limits import SESSION_TIMEOUT_MS
-from streams.child import Child
+from streams.process.child import Child
 from tests.acceptance.ground import Ground, Watch
 from tests.acceptance.registry import Checks, line
 

@@ -15,7 +15,7 @@ from bench.place import machine
 from bench.plan import FULL, QUICK
 from bench.restore import Restored
 from bench.results import Results
-from streams.core import CoreTask
+from streams.roles.core.task import CoreTask
 
 CASE = throughput.Case(group="rows", rows=1_000)
 

@@ -25,15 +25,15 @@ from schemas.errors import (
     RecordTooLarge,
     TransactionAborted,
 )
-from streams.kafka_log import KafkaLog
-from streams.log import Record, TopicPartition
+from streams.log.kafka.log import KafkaLog
+from streams.log.seam import Record, TopicPartition
 from tests.contracts.members import Bench, wait_until
 
 pytestmark = pytest.mark.broker
 
 DIES_IN_TRANSACTION = """
 import os, sys
-from streams.kafka_log import KafkaLog
+from streams.log.kafka.log import KafkaLog
 bootstrap, topic, name = sys.argv[1:]
 producer = KafkaLog(bootstrap).producer(name)
 producer.init(20)

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from streams.cli import options
 from streams.cli.root import cli
-from streams.testing import TopologyTestDriver
+from streams.testing.driver import TopologyTestDriver
 
 PIPELINE = """
 app: approvals

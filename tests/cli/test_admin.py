@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from schemas.errors import UsageError
-from streams.admin import AdminServer
-from streams.metrics import Metrics
+from streams.telemetry.admin import AdminServer
+from streams.telemetry.metrics import Metrics
 
 
 class Readiness:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from streams.demo import SAMPLE
+from streams.demo.run import SAMPLE
 
 Run = Callable[..., Result]
 SHARED_SAMPLE = Path(__file__).parents[2] / ".." / "shared" / "data" / "payments_12.csv"

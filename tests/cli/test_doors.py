@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from schemas.errors import LogUnavailable, PeerError, UsageError
-from streams.answering import AnswerCommand, send_answer
-from streams.outcomes import Outcomes, command_of, encode_value, submit_command
-from streams.submitting import send
-from streams.testing import TopologyTestDriver
+from streams.doors.answers import AnswerCommand, send_answer
+from streams.doors.outcomes import Outcomes, command_of, encode_value, submit_command
+from streams.doors.submissions import send
+from streams.testing.driver import TopologyTestDriver
 
 ORDER = {"orderId": "7"}
 

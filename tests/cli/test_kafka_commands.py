@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from streams.child import Child, child_environment, end_all
 from streams.clock import SystemClock
-from streams.demo import PIPELINE, SAMPLE
+from streams.demo.run import PIPELINE, SAMPLE
+from streams.process.child import Child, child_environment, end_all
 
 pytestmark = pytest.mark.broker
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from streams.log import TopicPartition
-from streams.memory_log import MemoryLog
-from streams.testing import TopologyTestDriver
-from streams.views import Views, target
+from streams.doors.views import Views, target
+from streams.log.memory.log import MemoryLog
+from streams.log.seam import TopicPartition
+from streams.testing.driver import TopologyTestDriver
 
 Run = Callable[..., Result]
 

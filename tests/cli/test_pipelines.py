@@ -10,7 +10,7 @@ import pytest
 import yaml
 from click.testing import Result
 
-from streams.testing import TopologyTestDriver
+from streams.testing.driver import TopologyTestDriver
 
 Run = Callable[..., Result]
 

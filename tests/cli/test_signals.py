@@ -29,7 +29,7 @@ def test_a_signal_while_the_main_thread_holds_the_events_lock_sets_it(name: str)
     """The main thread spends its life in `stop.wait`, so a signal often finds it there."""
     done = ran(f"""
         import os, signal
-        from streams.signals import stop_on_signals
+        from streams.process.signals import stop_on_signals
         stop = stop_on_signals()
         with stop._cond:
             os.kill(os.getpid(), signal.{name})
@@ -44,7 +44,7 @@ def test_a_signal_while_the_main_thread_holds_the_events_lock_sets_it(name: str)
 def test_a_second_signal_ends_the_process_at_once() -> None:
     done = ran("""
         import os, signal
-        from streams.signals import stop_on_signals
+        from streams.process.signals import stop_on_signals
         stop = stop_on_signals()
         os.kill(os.getpid(), signal.SIGTERM)
         assert stop.wait(20)

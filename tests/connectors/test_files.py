@@ -19,8 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
-from connectors import files
-from connectors.files import (
+from connectors.objects import files
+from connectors.objects.files import (
     CsvRows,
     FilesystemSource,
     HashCache,

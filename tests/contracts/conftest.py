@@ -9,12 +9,12 @@ from typing import Any, cast
 
 import pytest
 
-from state.memory import MemoryStoreFactory
-from state.rocksdb import RocksStoreFactory
-from state.table import StoreFactory
-from streams.kafka_log import KafkaLog
-from streams.log import Log, TopicPartition
-from streams.memory_log import MemoryLog
+from state.tables.memory import MemoryStoreFactory
+from state.tables.rocksdb import RocksStoreFactory
+from state.tables.store import StoreFactory
+from streams.log.kafka.log import KafkaLog
+from streams.log.memory.log import MemoryLog
+from streams.log.seam import Log, TopicPartition
 from tests.contracts.members import Bench
 
 LOGS = ["memory", pytest.param("kafka", marks=pytest.mark.broker)]

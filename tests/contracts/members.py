@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from streams.log import (
+from streams.log.seam import (
     GroupConsumer,
     Isolation,
     Log,

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from streams.bounded_call import CallThread, NeverReturned
+from streams.log.kafka.bounded_call import CallThread, NeverReturned
 
 
 def test_a_call_is_made_and_its_error_raised() -> None:

@@ -11,10 +11,10 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from schemas import limits
 from schemas.errors import LogUnavailable, ProducerFenced, RecordTooLarge, TransactionAborted, UsageError
-from streams.kafka_errors import error_of, is_fenced, transaction_error, unavailable
-from streams.kafka_log import KafkaLog
-from streams.kafka_settings import RESERVED, KafkaSettings
-from streams.log import TopicPartition, TopicSpec
+from streams.log.kafka.errors import error_of, is_fenced, transaction_error, unavailable
+from streams.log.kafka.log import KafkaLog
+from streams.log.kafka.settings import RESERVED, KafkaSettings
+from streams.log.seam import TopicPartition, TopicSpec
 
 SETTINGS = KafkaSettings("broker:9092", {"security.protocol": "SSL", "linger.ms": "1"})
 

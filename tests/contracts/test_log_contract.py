@@ -20,7 +20,7 @@ from schemas.errors import (
 )
 from schemas.identity import home_partition
 from schemas.limits import RECORD_BYTES_MAX
-from streams.log import Log, TopicPartition
+from streams.log.seam import Log, TopicPartition
 from tests.contracts.members import Bench, Member, wait_until
 
 

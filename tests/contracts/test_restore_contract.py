@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from state.memory import MemoryStoreFactory
-from state.rocksdb import RocksStoreFactory
-from state.table import ChangelogPosition, Store, StoreFactory
-from streams.changelog import Restore
+from state.tables.memory import MemoryStoreFactory
+from state.tables.rocksdb import RocksStoreFactory
+from state.tables.store import ChangelogPosition, Store, StoreFactory
 from streams.clock import ManualClock, SystemClock
-from streams.log import Log, TopicPartition, TopicSpec
-from streams.memory_log import MemoryLog
+from streams.engine.restore import Restore
+from streams.log.memory.log import MemoryLog
+from streams.log.seam import Log, TopicPartition, TopicSpec
 from tests.contracts.members import Bench, wait_until
 
 DAY_MS = 86_400_000

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import StateDirectoryHeld, UsageError
-from state.rocksdb import FORMAT, RocksStoreFactory
-from state.table import ChangelogPosition
+from state.tables.rocksdb import FORMAT, RocksStoreFactory
+from state.tables.store import ChangelogPosition
 
 AT_1 = ChangelogPosition("id", 1, 1_000)
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from state.table import ChangelogPosition, StoreFactory
+from state.tables.store import ChangelogPosition, StoreFactory
 
 AT_1 = ChangelogPosition("id", 1, 1_000)
 AT_2 = ChangelogPosition("id", 2, 2_000)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from streams.demo.payments_file import generate
 from topologies.csv_payments.csv_input import read_rows
-from topologies.csv_payments.generate import generate
 
 
 def test_the_same_seed_gives_the_same_bytes_and_a_longer_file_starts_alike(tmp_path: Path) -> None:

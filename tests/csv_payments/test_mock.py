@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from topologies.csv_payments.mock import PoisonRequest, answer, answered_twice, jhash, rejected
+from streams.demo.provider_answers import PoisonRequest, answer, answered_twice, jhash, rejected
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 REQUEST = {

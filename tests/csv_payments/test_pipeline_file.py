@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from connectors.files import CsvRows, identify
-from topologies.loading import load_pipeline
-from topologies.pipeline import AwaitStep, Pipeline, RunStep
+from connectors.objects.files import CsvRows, identify
+from topologies.pipeline.model import AwaitStep, Pipeline, RunStep
+from topologies.reading.loading import load_pipeline
 
 PIPELINE = Path(__file__).parents[2] / "topologies" / "csv_payments" / "pipeline.yaml"
 

@@ -18,9 +18,9 @@ import pytest
 from confluent_kafka import Consumer, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from topologies.csv_payments import provider_faust
-from topologies.csv_payments.mock import answered_twice
-from topologies.csv_payments.provider import BURST_PAUSE_S, Pace, PaymentProvider, ProviderFailed, ProviderSettings
+from streams.demo import provider_faust
+from streams.demo.provider import BURST_PAUSE_S, Pace, PaymentProvider, ProviderFailed, ProviderSettings
+from streams.demo.provider_answers import answered_twice
 
 ROOT = Path(__file__).parents[2]
 needs_faust = pytest.mark.skipif(importlib.util.find_spec("faust") is None, reason="the faust extra is not installed")
@@ -146,8 +146,9 @@ def request_value(item: int) -> bytes:
 
 PROGRAM = """
     import logging, sys
-    from streams.signals import stop_on_signals
-    from topologies.csv_payments import provider, provider_faust
+    from streams.process.signals import stop_on_signals
+    from streams.demo import provider
+    from streams.demo import provider_faust
     logging.basicConfig()
     bootstrap, requests, results, group, form = sys.argv[1:]
     settings = provider.ProviderSettings(

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from streams.demo.provider_answers import APPROVAL, REJECTION
 from topologies.csv_payments import domain, steps
-from topologies.csv_payments.mock import APPROVAL, REJECTION
 
 DECISION: TypeAdapter[domain.ProviderApproval | domain.ProviderRejection] = TypeAdapter(domain.ProviderDecision)
 STATUS: TypeAdapter[domain.ApprovedPaymentStatus | domain.UnapprovedPaymentStatus] = TypeAdapter(domain.PaymentStatus)

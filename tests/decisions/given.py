@@ -23,11 +23,9 @@ from state.interaction import InteractionRecord
 from state.item import ItemRecord
 from state.keys import execution_key, interaction_key, item_key, unit_key
 from state.unit import UnitRecord
-from topologies.admission import Answer, Misshapen, Shape, Shaped, Standing
-from topologies.decisions import Append, Decision, Decisions
-from topologies.payload_list import join_payloads
-from topologies.payloads import PayloadType
-from topologies.pipeline import (
+from topologies.decisions.admission import Answer, Misshapen, Shape, Shaped, Standing
+from topologies.decisions.decision import Append, Decision, Decisions
+from topologies.pipeline.model import (
     AwaitStep,
     Cardinality,
     KafkaTransport,
@@ -40,6 +38,8 @@ from topologies.pipeline import (
     Step,
     TopicOutput,
 )
+from topologies.pipeline.payload_list import join_payloads
+from topologies.pipeline.payloads import PayloadType
 
 NOW = 1_000_000
 TIMEOUT_MS = 60_000

@@ -1,7 +1,7 @@
 """A world small enough to walk through completely: one execution, its rows, one process that may be lost, an outside party.
 
 `explore(scenario)` takes every event in every order, and checks after each one what must always hold (DESIGN 10). The core decides
-everything; this interpreter only performs decisions, as streams.core does, and offers the events that may come next.
+everything; this interpreter only performs decisions, as streams.roles.core.task does, and offers the events that may come next.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from tests.decisions.given import (
     segment_completed,
     segment_failed,
 )
-from topologies.admission import admit, admit_held
-from topologies.advance import advance
-from topologies.continuation import complete_item, gates_open, item_due, sweep
-from topologies.decisions import (
+from topologies.decisions.admission import admit, admit_held
+from topologies.decisions.advance import advance
+from topologies.decisions.continuation import complete_item, gates_open, item_due, sweep
+from topologies.decisions.decision import (
     Append,
     CloseSession,
     Collect,
@@ -57,12 +57,12 @@ from topologies.decisions import (
     SendReply,
     WriteOutput,
 )
-from topologies.dispatch import SourceItem, dispatch_items
-from topologies.ending import cancel
-from topologies.pipeline import Pipeline
-from topologies.publication import collected, publication_failed, published
-from topologies.submission import submit
-from topologies.timeout import expire
+from topologies.decisions.dispatch import SourceItem, dispatch_items
+from topologies.decisions.ending import cancel
+from topologies.decisions.publication import collected, publication_failed, published
+from topologies.decisions.submission import submit
+from topologies.decisions.timeout import expire
+from topologies.pipeline.model import Pipeline
 
 Event = tuple[str, Callable[["World"], object]]
 
@@ -167,7 +167,7 @@ class World:
     # --- performing ---
 
     def perform(self, decisions: Decisions) -> None:
-        """What streams.core does with decisions."""
+        """What streams.roles.core.task does with decisions."""
         for decision in decisions:
             match decision:
                 case Append(fact):

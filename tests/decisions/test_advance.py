@@ -57,9 +57,9 @@ from tests.decisions.given import (
     suspended,
     timed_out,
 )
-from topologies import advance as core
-from topologies.advance import advance, segment_input
-from topologies.decisions import (
+from topologies.decisions import advance as core
+from topologies.decisions.advance import advance, segment_input
+from topologies.decisions.decision import (
     Append,
     CloseSession,
     Collect,
@@ -70,8 +70,8 @@ from topologies.decisions import (
     Request,
     RunSegment,
 )
-from topologies.pipeline import Cardinality, Pipeline
-from topologies.publication import publication_id
+from topologies.decisions.publication import publication_id
+from topologies.pipeline.model import Cardinality, Pipeline
 
 
 def advancing(local: Doing = IDLE, *, now_ms: int = NOW) -> Any:

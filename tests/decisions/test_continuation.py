@@ -45,8 +45,8 @@ from tests.decisions.given import (
     swept,
     timed_out,
 )
-from topologies.continuation import after_completion, complete_item, gates_open, item_due, suffix_step, sweep
-from topologies.decisions import (
+from topologies.decisions.continuation import after_completion, complete_item, gates_open, item_due, suffix_step, sweep
+from topologies.decisions.decision import (
     Append,
     CloseSession,
     Decisions,
@@ -56,7 +56,7 @@ from topologies.decisions import (
     Offer,
     WriteOutput,
 )
-from topologies.pipeline import Cardinality, Pipeline
+from topologies.pipeline.model import Cardinality, Pipeline
 
 DUE = NOW + limits.CONTINUATION_TIMEOUT_MS
 

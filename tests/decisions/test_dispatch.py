@@ -29,9 +29,16 @@ from tests.decisions.given import (
     stream,
     streaming,
 )
-from topologies.decisions import Append, Decision, NoOp, Request
-from topologies.dispatch import KEY_CHARS_MAX, SourceItem, dispatch, dispatch_items, idempotency_key, open_unit
-from topologies.payloads import PayloadType
+from topologies.decisions.decision import Append, Decision, NoOp, Request
+from topologies.decisions.dispatch import (
+    KEY_CHARS_MAX,
+    SourceItem,
+    dispatch,
+    dispatch_items,
+    idempotency_key,
+    open_unit,
+)
+from topologies.pipeline.payloads import PayloadType
 
 
 def items(*indexes: int) -> list[SourceItem]:

@@ -35,10 +35,10 @@ from tests.decisions.given import (
     submitted,
     succeeded,
 )
-from topologies.decisions import Append, CloseSession, DeadLetterExecution, Decisions, NoOp, SendReply
-from topologies.ending import MESSAGE_CHARS_MAX, cancel, fail
-from topologies.payload_list import join_payloads, split_payloads
-from topologies.submission import submit
+from topologies.decisions.decision import Append, CloseSession, DeadLetterExecution, Decisions, NoOp, SendReply
+from topologies.decisions.ending import MESSAGE_CHARS_MAX, cancel, fail
+from topologies.decisions.submission import submit
+from topologies.pipeline.payload_list import join_payloads, split_payloads
 
 OPEN = {
     "queued": [submitted()],

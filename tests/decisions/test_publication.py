@@ -35,8 +35,17 @@ from tests.decisions.given import (
     submitted,
     succeeded,
 )
-from topologies.decisions import Append, CloseSession, Collect, Decisions, NoOp, Publish, SendReply, WriteOutput
-from topologies.publication import collected, prepare, publication_failed, publication_id, published
+from topologies.decisions.decision import (
+    Append,
+    CloseSession,
+    Collect,
+    Decisions,
+    NoOp,
+    Publish,
+    SendReply,
+    WriteOutput,
+)
+from topologies.decisions.publication import collected, prepare, publication_failed, publication_id, published
 
 ID = publication_id(EXECUTION)
 SCALAR_END = [submitted(), started(), segment_completed(3, line(0))]

@@ -18,9 +18,9 @@ from state.interaction import InteractionStatus
 from tests.decisions import small_model
 from tests.decisions.given import NO, TO_OBJECT, TO_TOPIC, scalar, stream, stream_to_total
 from tests.decisions.small_model import Scenario, explore
-from topologies import admission, continuation, dispatch, ending, timeout
-from topologies.decisions import Append, Decisions, NoOp, Request
-from topologies.pipeline import Skip, Value
+from topologies.decisions import admission, continuation, dispatch, ending, timeout
+from topologies.decisions.decision import Append, Decisions, NoOp, Request
+from topologies.pipeline.model import Skip, Value
 
 
 def troubles(**budget: int) -> tuple[tuple[str, int], ...]:

@@ -28,10 +28,18 @@ from tests.decisions.given import (
     streaming,
     timed_out,
 )
-from topologies.admission import admit
-from topologies.decisions import Append, CloseSession, DeadLetterExecution, Decisions, HoldCompletion, NoOp, Offer
-from topologies.pipeline import Pipeline, Skip, Value
-from topologies.timeout import expire
+from topologies.decisions.admission import admit
+from topologies.decisions.decision import (
+    Append,
+    CloseSession,
+    DeadLetterExecution,
+    Decisions,
+    HoldCompletion,
+    NoOp,
+    Offer,
+)
+from topologies.decisions.timeout import expire
+from topologies.pipeline.model import Pipeline, Skip, Value
 
 SKIP = Skip()
 VALUE = Value(json=NO)

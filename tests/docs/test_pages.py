@@ -17,8 +17,8 @@ import pytest
 from schemas import limits
 from schemas.topics import TOPICS
 from streams.cli.root import COMMANDS
-from streams.metrics import Metrics
-from topologies.advice import NOT_YET
+from streams.telemetry.metrics import Metrics
+from topologies.reading.advice import NOT_YET
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -260,7 +260,7 @@ def class_codes() -> set[str]:
 
 
 def test_every_reason_of_a_refusal_is_explained() -> None:
-    from topologies.decisions import Refuse
+    from topologies.decisions.decision import Refuse
 
     listed = re.search(r"reason: (.+?)\.", Refuse.__doc__ or "")
     assert listed

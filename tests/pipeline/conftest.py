@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import PipelineError, Problem
-from topologies.loading import load_pipeline
-from topologies.pipeline import Pipeline
+from topologies.pipeline.model import Pipeline
+from topologies.reading.loading import load_pipeline
 
 FIXTURES = Path(__file__).parent / "fixtures"
 PAYMENTS = FIXTURES / "payments" / "pipeline.yaml"

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from schemas.topics import TOPICS
 from tests.pipeline.conftest import ENVIRON, ORDERS, PAYMENTS, SECRET, Load
-from topologies.describing import describe, duration_text, mermaid
-from topologies.fields import DURATION_MAX_MS, duration_ms
-from topologies.loading import load_pipeline
+from topologies.pipeline.describing import describe, duration_text, mermaid
+from topologies.reading.fields import DURATION_MAX_MS, duration_ms
+from topologies.reading.loading import load_pipeline
 
 
 def test_describe_names_everything_of_the_example() -> None:

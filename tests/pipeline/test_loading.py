@@ -14,9 +14,7 @@ from hypothesis import strategies as st
 from schemas import limits
 from schemas.errors import PipelineError, Problem
 from tests.pipeline.conftest import ENVIRON, ORDERS, PAYMENTS, SECRET, Load, Problems
-from topologies.document import kebab_case
-from topologies.loading import load_pipeline
-from topologies.pipeline import (
+from topologies.pipeline.model import (
     BROKER_DEFAULT,
     Cardinality,
     Completion,
@@ -33,6 +31,8 @@ from topologies.pipeline import (
     fill_template,
     template_fields,
 )
+from topologies.reading.document import kebab_case
+from topologies.reading.loading import load_pipeline
 
 ROOT = Path(__file__).parents[2]
 

@@ -16,7 +16,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Discriminator, Field, 
 from pydantic.alias_generators import to_camel
 from typing_extensions import TypeAliasType
 
-from topologies.payloads import PayloadType, PayloadTypeError
+from topologies.pipeline.payloads import PayloadType, PayloadTypeError
 
 
 class Paid(BaseModel):

@@ -9,8 +9,8 @@ import pytest
 
 from schemas.errors import PipelineError, Problem
 from tests.pipeline.conftest import ENVIRON, ORDERS, PAYMENTS, SECRET, Load, Problems
-from topologies.advice import NOT_YET
-from topologies.loading import format_problems, load_pipeline
+from topologies.reading.advice import NOT_YET
+from topologies.reading.loading import format_problems, load_pipeline
 
 
 class Mistake(NamedTuple):

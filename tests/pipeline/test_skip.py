@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import PipelineError
-from topologies.loading import load_pipeline
+from topologies.reading.loading import load_pipeline
 
 
 def test_skip_on_a_scalar_await_is_refused(tmp_path: Path) -> None:

@@ -15,9 +15,10 @@ from confluent_kafka import Consumer, Message, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from streams import broker, kafka_jars
-from streams.broker import DIRECTORY_PREFIX, RECORD_BYTES_MAX, ThrowawayBroker, running_broker
-from streams.kafka_jars import BrokerError, require_java, require_maven, resolve_kafka
+from streams.broker import jars as kafka_jars
+from streams.broker import node as broker
+from streams.broker.jars import BrokerError, require_java, require_maven, resolve_kafka
+from streams.broker.node import DIRECTORY_PREFIX, RECORD_BYTES_MAX, ThrowawayBroker, running_broker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -95,7 +96,7 @@ def test_the_next_package_is_tried_when_a_release_has_no_java_17(
     assert [line.split()[-1] for line in log.read_text().splitlines()] == ["update", "first", "second"]
 
 
-RESOLVE = "from streams.kafka_jars import resolve_kafka; print(*(jar.name for jar in resolve_kafka()))"
+RESOLVE = "from streams.broker.jars import resolve_kafka; print(*(jar.name for jar in resolve_kafka()))"
 
 
 def fake_maven(folder: Path, body: str) -> dict[str, str]:
@@ -276,7 +277,7 @@ def running(pid: int) -> bool:
 @pytest.mark.broker
 def test_the_node_dies_with_a_killed_parent(tmp_path: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    code = "from streams.broker import ThrowawayBroker; b = ThrowawayBroker(); b.start(); print(b.pid, flush=True); input()"
+    code = "from streams.broker.node import ThrowawayBroker; b = ThrowawayBroker(); b.start(); print(b.pid, flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", code],
         cwd=ROOT,

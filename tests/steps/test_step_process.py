@@ -18,13 +18,13 @@ import pytest
 
 from schemas.errors import StepError
 from schemas.facts import BoundaryCompletionAdmitted, ContinuationAttemptFailed, ContinuationCompleted
-from streams.author import Author, Items, LocalAuthor, Outcome, StepProcessEnded, StreamAsked
-from streams.segments import describe_error
+from streams.author.calls import Author, Items, LocalAuthor, Outcome, StepProcessEnded, StreamAsked
+from streams.author.segments import describe_error
+from streams.author.shaping import Unshaped
+from streams.author.step_process import StepProcess
 from streams.settings import PipelineChoice
-from streams.shaping import Unshaped
-from streams.step_process import StepProcess
-from streams.testing import TopologyTestDriver
-from topologies.admission import Misshapen, Shape
+from streams.testing.driver import TopologyTestDriver
+from topologies.decisions.admission import Misshapen, Shape
 
 PIPELINE = Path(__file__).parent / "project" / "pipeline.yaml"
 AWAIT = 1
@@ -198,7 +198,7 @@ def test_it_ends_with_its_worker(tmp_path: Path) -> None:
         import threading, time
         from pathlib import Path
         from streams.settings import PipelineChoice
-        from streams.step_process import StepProcess
+        from streams.author.step_process import StepProcess
         process = StepProcess(PipelineChoice(path=Path({str(PIPELINE)!r})))
         process.wait_ready()
         completion = b'{{"sku": "receipt:hang", "price": "1"}}'
@@ -229,7 +229,7 @@ def test_it_ends_with_its_worker(tmp_path: Path) -> None:
 def driver(
     request: pytest.FixtureRequest, process: StepProcess, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[TopologyTestDriver]:
-    monkeypatch.setattr("streams.app.LocalAuthor", lambda _pipeline: process)
+    monkeypatch.setattr("streams.worker.assembly.LocalAuthor", lambda _pipeline: process)
     sets = () if request.param == "live" else ("steps.ask.await.live=false",)
     made = TopologyTestDriver(PIPELINE, answer=lambda _request: {"price": "1.50"}, overrides=sets)
     yield made

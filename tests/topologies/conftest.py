@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import pytest
 import structlog
 
-from streams.testing import Answer, TopologyTestDriver
+from streams.testing.driver import Answer, TopologyTestDriver
 from tests.topologies.outside import SECRET
 
 HERE = Path(__file__).parent

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from schemas.envelopes import RequestEnvelope
-    from streams.testing import TopologyTestDriver
+    from streams.testing.driver import TopologyTestDriver
 
 SECRET = "shop-secret-of-thirty-two-bytes!"
 """Signs the resume tokens of every pipeline here."""

@@ -10,7 +10,7 @@ import pytest
 from tests.topologies.outside import price
 
 if TYPE_CHECKING:
-    from streams.testing import TopologyTestDriver
+    from streams.testing.driver import TopologyTestDriver
 
 BASKET = {"id": "b1", "lines": ["apple", "pear", "plum", "quince"]}
 

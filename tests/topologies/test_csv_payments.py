@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from topologies.csv_payments.generate import generate
-from topologies.csv_payments.mock import APPROVAL, REJECTION, rejected
+from streams.demo.payments_file import generate
+from streams.demo.provider_answers import APPROVAL, REJECTION, rejected
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from schemas.envelopes import RequestEnvelope
-    from streams.testing import TopologyTestDriver
+    from streams.testing.driver import TopologyTestDriver
 
 RESULTS = "csv-payments.payment.results"
 HEADER = "csvId,recipient,amount,currency,status,message,reference,fee,conversationId"

@@ -12,7 +12,7 @@ from tests.topologies.outside import answer, price
 
 if TYPE_CHECKING:
     from schemas.envelopes import RequestEnvelope
-    from streams.testing import TopologyTestDriver
+    from streams.testing.driver import TopologyTestDriver
 
 BASKET = {"id": "b1", "lines": ["apple", "pear", "plum"]}
 LINE = {"basket": "b1", "sku": "apple"}

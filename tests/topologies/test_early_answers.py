@@ -11,7 +11,7 @@ from schemas import limits
 from schemas.facts import BoundaryInteractionDispatched
 
 if TYPE_CHECKING:
-    from streams.testing import TopologyTestDriver
+    from streams.testing.driver import TopologyTestDriver
 
 BASKET = {"id": "b1", "lines": ["apple", "pear", "plum"]}
 LINE = {"basket": "b1", "sku": "apple"}

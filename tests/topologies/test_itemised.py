@@ -12,11 +12,11 @@ from schemas import limits
 from schemas.envelopes import RequestEnvelope
 from schemas.facts import BoundaryCompletionAdmitted, BoundaryDispatchCompleted, BoundaryInteractionDispatched
 from state.keys import item_key, unit_key
-from state.memory import MemoryStore
+from state.tables.memory import MemoryStore
 from tests.topologies.outside import answer, price
 
 if TYPE_CHECKING:
-    from streams.testing import TopologyTestDriver
+    from streams.testing.driver import TopologyTestDriver
 
 NO_LIVE = ("steps.ask.await.live=false",)
 

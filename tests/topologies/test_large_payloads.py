@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from schemas import limits
-from streams.author import Items, LocalAuthor, Outcome, StreamAsked
-from streams.loop import TransactionalLoop
-from streams.shaping import Unshaped
-from streams.task import Outputs
-from topologies.admission import Shape
-from topologies.dispatch import SourceItem
+from streams.author.calls import Items, LocalAuthor, Outcome, StreamAsked
+from streams.author.shaping import Unshaped
+from streams.engine.loop import TransactionalLoop
+from streams.engine.task import Outputs
+from topologies.decisions.admission import Shape
+from topologies.decisions.dispatch import SourceItem
 
 JOB, INBOX, TRANSACTION = 20_000, 60_000, 50_000
 ITEM = 3_000
@@ -69,7 +69,7 @@ def weights(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[int]]:
         note("transaction", outputs.bytes)
         return produce(loop, producer, outputs, changes)
 
-    monkeypatch.setattr("streams.app.LocalAuthor", Weighing)
+    monkeypatch.setattr("streams.worker.assembly.LocalAuthor", Weighing)
     monkeypatch.setattr(TransactionalLoop, "_produce", weighed)
     monkeypatch.setattr(limits, "READ_ROWS", 2)
     monkeypatch.setattr(limits, "JOB_BYTES_MAX", JOB)

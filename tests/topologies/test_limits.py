@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import pytest
 
     from schemas.envelopes import RequestEnvelope
-    from streams.testing import TopologyTestDriver
+    from streams.testing.driver import TopologyTestDriver
 
 BASKET = {"id": "b1", "lines": ["apple", "pear", "plum"]}
 

@@ -16,12 +16,12 @@ from schemas import codec
 from schemas.envelopes import CancelCommand, ProviderCompletion, RequestEnvelope, SubmitCommand
 from schemas.errors import UsageError
 from schemas.identity import home_partition
-from streams import logs
-from streams.logs import LogFormat
+from streams.telemetry import logs
+from streams.telemetry.logs import LogFormat
 from tests.topologies.outside import SECRET, SIGNED, price
 
 if TYPE_CHECKING:
-    from streams.testing import TopologyTestDriver
+    from streams.testing.driver import TopologyTestDriver
 
 BASKET = {"id": "b1", "lines": ["apple", "pear", "plum"]}
 LINE = {"basket": "b1", "sku": "apple"}

@@ -11,7 +11,7 @@ import pytest
 from tests.topologies.outside import answer, price
 
 if TYPE_CHECKING:
-    from streams.testing import TopologyTestDriver
+    from streams.testing.driver import TopologyTestDriver
 
 LINES = ["apple", "pear", "plum"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from streams.testing import InlinePool, TopologyTestDriver
+from streams.testing.driver import InlinePool, TopologyTestDriver
 from tests.topologies.outside import SECRET
-from topologies.loading import load_pipeline
+from topologies.reading.loading import load_pipeline
 
 if TYPE_CHECKING:
     from schemas.envelopes import RequestEnvelope

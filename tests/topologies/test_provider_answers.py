@@ -15,8 +15,8 @@ from tests.topologies.outside import SIGNED, price
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from streams.log import Record
-    from streams.testing import TopologyTestDriver
+    from streams.log.seam import Record
+    from streams.testing.driver import TopologyTestDriver
 
 BASKET = {"id": "b1", "lines": ["apple", "pear", "plum"]}
 ANSWERED = "items.answered"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from streams.testing import TopologyTestDriver
+from streams.testing.driver import TopologyTestDriver
 
 PIPELINE = Path(__file__).parents[2] / "topologies" / "csv_payments" / "pipeline.yaml"
 DAY_MS = 86_400_000

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from schemas.errors import InstanceFenced, LogUnavailable
-from streams.log import GroupConsumer, TopicPartition
-from streams.loop import RIVAL_S_MAX
+from streams.engine.loop import RIVAL_S_MAX
+from streams.log.seam import GroupConsumer, TopicPartition
 
 LINE = {"basket": "b1", "sku": "apple"}
 

@@ -12,7 +12,7 @@ from tests.topologies.outside import price
 
 if TYPE_CHECKING:
     from schemas.envelopes import RequestEnvelope
-    from streams.testing import TopologyTestDriver
+    from streams.testing.driver import TopologyTestDriver
 
 LINE = {"basket": "b1", "sku": "apple"}
 

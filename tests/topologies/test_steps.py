@@ -7,8 +7,8 @@ from threading import Event
 from typing import Any
 
 from schemas.facts import ContinuationAttemptFailed, SegmentAttemptFailed
-from streams.author import LocalItems
-from streams.pool import ThreadPool
+from streams.author.calls import LocalItems
+from streams.engine.pool import ThreadPool
 from tests.topologies.outside import answer
 
 BASKET = {"id": "b1", "lines": ["apple", "pear", "plum"]}

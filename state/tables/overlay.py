@@ -1,0 +1,117 @@
+"""The overlay: rows as the open batch sees them, over the committed ones (DESIGN 6, steps 1, 2 and 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from state.folding import Row, decode_row, encode_row
+from state.interaction import InteractionRecord
+from state.item import ItemRecord, ItemStatus
+from state.tables.store import ChangelogPosition, Store
+
+HOT_ROWS_MAX = 20_000
+"""Committed interactions kept decoded: a window's worth, so that an answer costs no read. Beyond it, older ones are read again."""
+
+_UNREAD: Any = object()
+_SUCCEEDED = ItemStatus.SUCCEEDED
+
+
+class HotRows:
+    """Committed interactions that are still on their way, decoded; a cache of the store, bounded, safe to read from any thread."""
+
+    def __init__(self) -> None:
+        self._young: dict[bytes, InteractionRecord] = {}
+        self._old: dict[bytes, InteractionRecord] = {}
+        """What was young before; forgotten all at once, as finding the oldest row takes long in a dictionary that shrinks in front."""
+
+    def get(self, key: bytes) -> InteractionRecord | None:
+        """The committed record, or None when it is not kept here."""
+        return self._young.get(key) or self._old.get(key)
+
+    def put(self, key: bytes, record: InteractionRecord) -> None:
+        """Keep what was committed."""
+        if len(self._young) >= HOT_ROWS_MAX // 2:
+            self._old, self._young = self._young, {}
+        self._young[key] = record
+
+    def discard(self, key: bytes) -> None:
+        """Its item is done."""
+        self._young.pop(key, None)
+        self._old.pop(key, None)
+
+
+class Overlay:
+    """Read-your-writes over a store; nothing reaches the store before `apply`."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.hot = HotRows()
+        self.staged: dict[bytes, Row | None] = {}
+        """Changed rows; None: deleted."""
+        self._read: dict[bytes, Any] = {}
+
+    def prefetch(self, keys: Iterable[bytes]) -> None:
+        """Read the rows that a batch names in one go."""
+        read, hot = self._read, self.hot.get
+        wanted: list[bytes] = []
+        for key in keys:
+            if key not in read:
+                known = hot(key)
+                if known is None:
+                    wanted.append(key)
+                else:
+                    read[key] = known
+        if not wanted:
+            return
+        for key, value in zip(wanted, self.store.get_many(wanted), strict=True):
+            read[key] = None if value is None else decode_row(key, value)
+
+    def assume_absent(self, keys: Iterable[bytes]) -> None:
+        """Rows that are known not to exist need no read."""
+        known = self._read.setdefault
+        for key in keys:
+            known(key, None)
+
+    def get(self, key: bytes) -> Any:
+        """The record of a row, or None."""
+        record = self.staged.get(key, _UNREAD)
+        if record is _UNREAD:
+            record = self._read.get(key, _UNREAD)
+        if record is _UNREAD:
+            self.prefetch((key,))
+            record = self._read[key]
+        return record
+
+    def put(self, key: bytes, record: Row) -> None:
+        """Make `record` the row, for this batch."""
+        self.staged[key] = record
+
+    def delete(self, keys: Iterable[bytes]) -> None:
+        """Delete rows; only retention does."""
+        self.staged.update(dict.fromkeys(keys))
+
+    def encoded(self) -> dict[bytes, bytes | None]:
+        """The changed rows as they will be stored."""
+        return {key: None if record is None else encode_row(record) for key, record in self.staged.items()}
+
+    def drop(self) -> None:
+        """Forget the batch."""
+        self.staged.clear()
+        self._read.clear()
+
+    def apply(self, rows: dict[bytes, bytes | None], positions: dict[str, ChangelogPosition]) -> None:
+        """Make the batch the committed state, in one atomic write."""
+        self.store.apply(rows, positions)
+        self._keep_hot()
+        self.drop()
+
+    def _keep_hot(self) -> None:
+        hot = self.hot
+        for key, record in self.staged.items():
+            if type(record) is InteractionRecord:
+                hot.put(key, record)
+            elif type(record) is ItemRecord and record.status is _SUCCEEDED:
+                hot.discard(b"i" + key[1:])
+            elif record is None:
+                hot.discard(key)

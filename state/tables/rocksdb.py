@@ -1,0 +1,227 @@
+"""The store of one partition on disk: RocksDB through rocksdict (DESIGN 2, 6).
+
+A write goes to RocksDB's log without fsync: the changelog heals what a power cut takes, and rows and positions of one `apply` are one
+batch, so whatever prefix survives is a state that was true. A database that cannot be opened is wiped and rebuilt from the changelog.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, cast
+
+import msgspec
+from rocksdict import (
+    BlockBasedOptions,
+    Cache,
+    DBCompressionType,
+    Options,
+    Rdict,
+    WriteBatch,
+    WriteBufferManager,
+)
+
+from schemas.errors import StateDirectoryHeld, UsageError
+from state.tables.store import ChangelogPosition
+
+FORMAT = "kawait-state 1"
+"""Name and version of the directory's layout and of the rows' encoding; a directory of another version is rebuilt."""
+
+WRITE_BUFFER_BYTES = 16 * 1024 * 1024
+"""Rows of one partition in memory before they go to a file."""
+
+WRITE_BUFFERS_BYTES_MAX = 64 * 1024 * 1024
+"""The same over all partitions of a worker."""
+
+BLOCK_CACHE_BYTES = 32 * 1024 * 1024
+"""Blocks read from files, kept in memory, over all partitions of a worker."""
+
+_POSITION = b"\x00position/"  # sorts before every table, so no scan of rows meets it
+_POSITIONS_END = b"\x00position0"
+_LOCK_FILE = "LOCK"
+_FORMAT_FILE = "FORMAT"
+
+
+class RocksStore:
+    """A `state.tables.store.Store` on RocksDB; reads are safe from any thread.
+
+    Args:
+        path: Directory of the database; made when missing.
+        options: As `_options` makes them; None for a store of its own.
+    """
+
+    def __init__(self, path: Path, options: Options | None = None) -> None:
+        self._db = Rdict(str(path), options=options or _options(*_shared_memory()))
+        self._decode = msgspec.msgpack.Decoder(ChangelogPosition).decode
+        self._closed = False
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Values in the order of `keys`, None where there is no row."""
+        self._check_open()
+        return cast(list[bytes | None], self._db.get(list(keys)))
+
+    def scan(self, start: bytes, end: bytes, limit: int | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """Rows with `start <= key < end` in key order, at most `limit`."""
+        self._check_open()
+        rows = _below(cast(Iterator[tuple[bytes, bytes]], iter(self._db.items(from_key=start))), end)
+        return rows if limit is None else _first(rows, limit)
+
+    def apply(self, rows: Mapping[bytes, bytes | None], positions: Mapping[str, ChangelogPosition]) -> None:
+        """Write rows (None deletes) and changelog positions in one atomic step."""
+        self._check_open()
+        batch = WriteBatch(raw_mode=True)
+        put, delete = batch.put, batch.delete
+        for key, value in rows.items():
+            if value is None:
+                delete(key)
+            else:
+                put(key, value)
+        for topic, position in positions.items():
+            put(_POSITION + topic.encode(), msgspec.msgpack.encode(position))
+        self._db.write(batch)
+
+    def positions(self) -> dict[str, ChangelogPosition]:
+        """The stored changelog positions, by topic name."""
+        stored = self.scan(_POSITION, _POSITIONS_END)
+        return {key[len(_POSITION) :].decode(): self._decode(value) for key, value in stored}
+
+    def close(self) -> None:
+        """Free the store; further calls fail."""
+        if not self._closed:
+            self._closed = True
+            self._db.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RuntimeError("the store is closed")
+
+
+def _below(rows: Iterator[tuple[bytes, bytes]], end: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Rows before `end`.
+
+    Measured: RocksDB's own upper bound points into read options that rocksdict does not keep alive for the iterator, so once they are freed
+    a scan stops wherever the memory's new content says.
+    """
+    for row in rows:
+        if row[0] >= end:
+            return
+        yield row
+
+
+def _first(rows: Iterator[tuple[bytes, bytes]], limit: int) -> Iterator[tuple[bytes, bytes]]:
+    """At most `limit` rows; does not touch the row after the last one."""
+    for _, row in zip(range(limit), rows, strict=False):
+        yield row
+
+
+def _shared_memory() -> tuple[Cache, WriteBufferManager]:
+    """The memory that all stores of a worker share."""
+    return Cache(BLOCK_CACHE_BYTES), WriteBufferManager(WRITE_BUFFERS_BYTES_MAX, allow_stall=False)
+
+
+def _options(cache: Cache, buffers: WriteBufferManager) -> Options:
+    """RocksDB's settings: raw bytes, moderate memory, few files."""
+    table = BlockBasedOptions()
+    table.set_block_cache(cache)
+    table.set_bloom_filter(10, False)
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_block_based_table_factory(table)
+    options.set_write_buffer_manager(buffers)
+    options.set_write_buffer_size(WRITE_BUFFER_BYTES)
+    options.set_max_write_buffer_number(3)
+    options.set_max_background_jobs(2)
+    options.set_compression_type(DBCompressionType.lz4())
+    options.set_keep_log_file_num(2)
+    return options
+
+
+class RocksStoreFactory:
+    """Opens the stores of a worker under `<state_dir>/<instance>` and holds that directory against other processes.
+
+    Args:
+        state_dir: Where workers keep their state; made when missing.
+        instance: Name of the worker.
+
+    Raises:
+        StateDirectoryHeld: another process holds the directory.
+        UsageError: the directory holds something else than our state.
+    """
+
+    def __init__(self, state_dir: Path, instance: str) -> None:
+        if not instance or instance in {".", ".."} or "/" in instance or "\0" in instance:
+            raise UsageError(f"instance name {instance!r} cannot name a directory; use letters, digits, '-' and '_'")
+        self.path = state_dir / instance
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._lock = _hold(self.path)
+        try:
+            _settle_format(self.path)
+        except BaseException:
+            self._lock.close()
+            raise
+        self._memory = _shared_memory()
+
+    def open(self, role: str, partition: int) -> RocksStore:
+        """Open, or make, the store of one partition. One that cannot be read is wiped and starts empty."""
+        path = self._path(role, partition)
+        try:
+            store = RocksStore(path, _options(*self._memory))
+        except Exception:  # rocksdict raises bare Exceptions; whatever is wrong, the changelog has the rows
+            return self._make_again(role, partition)
+        try:
+            store.positions()  # unreadable positions would be found too late, in the middle of a restore
+        except Exception:
+            store.close()
+            return self._make_again(role, partition)
+        return store
+
+    def _make_again(self, role: str, partition: int) -> RocksStore:
+        self.wipe(role, partition)
+        return RocksStore(self._path(role, partition), _options(*self._memory))
+
+    def wipe(self, role: str, partition: int) -> None:
+        """Delete the store of one partition; it must be closed."""
+        shutil.rmtree(self._path(role, partition), ignore_errors=True)
+
+    def close(self) -> None:
+        """Let another process have the directory; the stores must be closed."""
+        self._lock.close()
+
+    def _path(self, role: str, partition: int) -> Path:
+        return self.path / f"{role}-{partition}"
+
+
+def _hold(path: Path) -> IO[str]:
+    """Lock the directory for the life of the returned file."""
+    lock = (path / _LOCK_FILE).open("a+", encoding="utf-8")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        lock.seek(0)
+        holder = lock.read().strip() or "unknown"
+        lock.close()
+        raise StateDirectoryHeld(
+            f"state directory {path} is held by process {holder}; stop it, or start this worker under another instance name"
+        ) from error
+    lock.seek(0)
+    lock.truncate()
+    lock.write(f"{os.getpid()}\n")
+    lock.flush()
+    return lock
+
+
+def _settle_format(path: Path) -> None:
+    """Make sure the directory holds our format; another version of it is wiped, anything else is refused."""
+    mark = path / _FORMAT_FILE
+    found = mark.read_text(encoding="utf-8", errors="replace").strip() if mark.exists() else None
+    if found == FORMAT:
+        return
+    others = [entry for entry in path.iterdir() if entry.name not in {_LOCK_FILE, _FORMAT_FILE}]
+    if others and (found is None or not found.startswith(FORMAT.split(maxsplit=1)[0])):
+        raise UsageError(f"{path} holds {others[0].name!r} and no kawait state; choose another state directory")
+    for entry in others:
+        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+    mark.write_text(FORMAT + "\n", encoding="utf-8")

@@ -1,0 +1,80 @@
+"""Shaping: read an answer by the step's types, and project it where the step has a projector (BEHAVIOUR 5.4).
+
+Validation is compiled and runs inline. A projector is the author's code: it runs on the worker pool, before the batch opens (DESIGN 6).
+"""
+
+from __future__ import annotations
+
+import msgspec
+from pydantic import ValidationError
+
+from schemas import limits
+from state.interaction import InteractionRecord, InteractionStatus
+from topologies.decisions.admission import Misshapen, Shape, Shaped
+from topologies.pipeline.model import AwaitStep, Completion
+
+DETAIL_CHARS_MAX = 500
+
+_PENDING = InteractionStatus.PENDING
+
+
+class Unshaped(msgspec.Struct, frozen=True, array_like=True):
+    """An answer as it came, with what its shape depends on.
+
+    Attributes:
+        request: The interaction's request, where the step's projector is to run; else None.
+    """
+
+    step_index: int
+    payload: bytes
+    request: bytes | None
+    interaction_id: str
+    actor: str
+    recorded_at_ms: int
+
+
+def unshaped(
+    step: AwaitStep, row: InteractionRecord | None, payload: bytes, *, actor: str | None, recorded_at_ms: int
+) -> Unshaped:
+    """What the shape of an answer depends on.
+
+    A projector is not run where there is no request yet, nor again for an interaction that was answered (BEHAVIOUR hole 24).
+    """
+    projection = step.projection
+    if projection is None or row is None or row.status is not _PENDING or row.projector != projection.name:
+        return Unshaped(step.index, payload, None, "", actor or "", recorded_at_ms)
+    return Unshaped(step.index, payload, row.request, row.interaction_id, actor or "", recorded_at_ms)
+
+
+def shape(step: AwaitStep, answer: Unshaped) -> Shape:
+    """The answer as the step's output, or why it is not one."""
+    payload = answer.payload
+    if len(payload) > limits.PAYLOAD_BYTES_MAX:
+        return Misshapen(f"{len(payload)} bytes; at most {limits.PAYLOAD_BYTES_MAX} (limits.PAYLOAD_BYTES_MAX)")
+    kind = step.answer_type
+    try:
+        value = kind.validate_json(payload)
+    except ValidationError as error:
+        return Misshapen(_first_error(error, kind.name))
+    except ValueError as error:
+        return Misshapen(f"not a {kind.name}: {error}"[:DETAIL_CHARS_MAX])
+    if step.projection is None:
+        return Shaped(kind.to_json(value), None)
+    if answer.request is None:
+        return Shaped(None, payload)
+    try:
+        request = step.input.validate_json(answer.request)
+        metadata = Completion(
+            interaction_id=answer.interaction_id, actor=answer.actor, completed_at_ms=answer.recorded_at_ms
+        )
+        output = step.output.validate(step.projection.project(request, value, metadata))
+        return Shaped(step.output.to_json(output), payload)
+    except Exception as error:
+        return Misshapen(f"projector {step.projection.name}: {type(error).__name__}: {error}"[:DETAIL_CHARS_MAX])
+
+
+def _first_error(error: ValidationError, name: str) -> str:
+    """The first thing wrong, without the value itself (it may hold what nobody should read in a log)."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(str(part) for part in first["loc"]) or "value"
+    return f"not a {name}: {where}: {first['msg']}"[:DETAIL_CHARS_MAX]

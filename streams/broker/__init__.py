@@ -1,0 +1,1 @@
+"""A throw-away Apache Kafka for demo, tests and bench."""

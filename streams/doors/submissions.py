@@ -1,0 +1,88 @@
+"""Submitting: a door's half of starting an execution; the id is derived, so a repeat is the same execution (DESIGN 4)."""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+from pydantic import ValidationError
+
+from connectors.objects.files import ObjectIdentity, submission_key
+from schemas import codec, limits
+from schemas.envelopes import DEFAULT_TENANT, SubmitCommand
+from schemas.errors import UsageError
+from schemas.identity import execution_id, home_partition
+from schemas.names import Names
+from streams.log.seam import PlainProducer
+from topologies.pipeline.model import Pipeline
+
+PROBLEMS_SHOWN = 5
+
+
+def command_for_object(
+    pipeline: Pipeline, identity: ObjectIdentity, *, key: str | None = None, tenant: str = DEFAULT_TENANT
+) -> SubmitCommand:
+    """The submission of one object: its place and content make the key, so a re-listed object is a duplicate (BEHAVIOUR 4.12).
+
+    Another `key` is another execution of the same object: what an operator wants after a failure.
+    """
+    key = submission_key(identity) if key is None else key
+    described = {"path": identity.path, "name": identity.name, "size": identity.size, "sha256": identity.sha256}
+    payload = _canonical(pipeline, msgspec.json.encode(described), f"object {identity.path}")
+    return SubmitCommand(
+        execution_id(tenant, pipeline.name, key),
+        tenant,
+        pipeline.name,
+        key,
+        payload,
+        identity.name,
+        identity.size,
+        identity.sha256,
+    )
+
+
+def command_for_payload(
+    pipeline: Pipeline, value: bytes, *, key: str | None = None, tenant: str = DEFAULT_TENANT
+) -> SubmitCommand:
+    """The submission of a payload; without a key its content is the key.
+
+    Raises:
+        UsageError: the payload is not of the pipeline's input type.
+    """
+    payload = _canonical(pipeline, value, "the payload")
+    submission = key if key is not None else f"sha256:{hashlib.sha256(payload).hexdigest()}"
+    return SubmitCommand(execution_id(tenant, pipeline.name, submission), tenant, pipeline.name, submission, payload)
+
+
+def _canonical(pipeline: Pipeline, value: bytes, what: str) -> bytes:
+    try:
+        payload = pipeline.input_type.to_json(pipeline.input_type.validate_json(value))
+    except ValidationError as error:
+        found = "; ".join(
+            f"{'.'.join(map(str, item['loc'])) or 'value'}: {item['msg']}"
+            for item in error.errors(include_url=False, include_input=False)[:PROBLEMS_SHOWN]
+        )
+        raise UsageError(f"{what} is not a {pipeline.input_type.name}: {found}") from error
+    except ValueError as error:
+        raise UsageError(f"{what} is not a {pipeline.input_type.name}: {error}") from error
+    if len(payload) > limits.PAYLOAD_BYTES_MAX:
+        raise UsageError(
+            f"{what} has {len(payload)} bytes; at most {limits.PAYLOAD_BYTES_MAX} (limits.PAYLOAD_BYTES_MAX)"
+        )
+    return payload
+
+
+def send(pipeline: Pipeline, producer: PlainProducer, command: SubmitCommand, *, timeout_s: float) -> None:
+    """Write a submission where its execution lives.
+
+    Raises:
+        LogUnavailable: not stored within `timeout_s`.
+    """
+    partition = home_partition(command.execution_id, pipeline.partitions)
+    producer.send(
+        Names.of(pipeline.app).commands,
+        codec.encode(command),
+        key=command.execution_id.encode(),
+        partition=partition,
+        timeout_s=timeout_s,
+    )

@@ -1,0 +1,114 @@
+"""A task, as the loop sees it: one partition's work, the events it has, and what a batch of them writes.
+
+The loop owns polling, the transaction and its errors; a task owns what records mean, its rows, its timers and its local work, and never
+touches the log. The order in which the loop calls it is that of `streams.engine.loop.TransactionalLoop._transact`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from streams.engine.pool import Finished
+from streams.log.seam import Record, TopicPartition
+
+
+class Event(NamedTuple):
+    """One thing for a task to decide. `record` is set where its position moves with this event."""
+
+    task: Task
+    what: Any
+    record: Record | None = None
+
+
+OutRecord = tuple[str, bytes | None, bytes | None, int | None, Sequence[tuple[str, bytes]] | None]
+"""One record that the batch writes: topic, value, key, partition (None: by murmur2 of the key), headers."""
+
+
+class Outputs:
+    """What a batch writes besides changelog rows."""
+
+    def __init__(self) -> None:
+        self.records: list[OutRecord] = []
+        self.bytes = 0
+
+    def add(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        partition: int | None = None,
+        headers: Sequence[tuple[str, bytes]] | None = None,
+    ) -> None:
+        """Write one more record."""
+        self.put((topic, value, key, partition, headers), len(value or b""))
+
+    def put(self, record: OutRecord, size: int) -> None:
+        """Write one more record, with a value of `size` bytes; the short way for what each row writes."""
+        self.records.append(record)
+        self.bytes += size
+
+
+class Task(Protocol):
+    """The work of one partition of one role."""
+
+    inputs: tuple[TopicPartition, ...]
+    """Partitions whose positions it moves."""
+
+    def restore(self, budget_s: float) -> bool:
+        """Go on restoring; True when its rows are true up to the end of its changelogs."""
+
+    def start(self) -> None:
+        """Restored, positions known: take up what the rows say is open."""
+
+    def accept(self, records: Sequence[Record]) -> None:
+        """Records of its inputs, in order."""
+
+    def finished(self, finished: Finished) -> None:
+        """A job of its own has ended."""
+
+    def events(self, room: int) -> list[Event]:
+        """At most `room` events that can be decided now."""
+
+    def has_work(self) -> bool:
+        """Whether `events` would return something."""
+
+    def is_full(self) -> bool:
+        """Whether its inputs should pause."""
+
+    def next_due_ms(self) -> int | None:
+        """When its next timer is due."""
+
+    def prefetch(self, events: Sequence[Event]) -> None:
+        """Read the rows that these events name."""
+
+    def decide(self, event: Event, outputs: Outputs) -> None:
+        """Decide one event over the overlay."""
+
+    def settle(self, outputs: Outputs) -> None:
+        """Decide what follows for everything that the batch touched."""
+
+    def changes(self) -> Mapping[bytes, bytes | None]:
+        """Rows the batch changed, encoded; None: deleted."""
+
+    def changelog_of(self, key: bytes) -> tuple[TopicPartition, bytes]:
+        """The changelog partition and record key of a row; the first byte of a key names its table, and so the partition."""
+
+    def apply(self, rows: Mapping[bytes, bytes | None], ends: Mapping[TopicPartition, int]) -> None:
+        """The batch is committed: make its rows the state. `ends`: last changelog offsets written."""
+
+    def release(self) -> None:
+        """The rows are applied: start local work that the batch decided."""
+
+    def drop(self) -> None:
+        """The batch did not happen: forget its decisions."""
+
+    def quarantine(self, event: Event, error: Exception, outputs: Outputs) -> None:
+        """This event can never be committed: dead-letter it."""
+
+    def close(self) -> None:
+        """Stop; wait for effects under way."""
+
+
+MakeTask = Callable[[int, tuple[TopicPartition, ...]], Task]

@@ -1,0 +1,1 @@
+"""One room a role of `--roles`; they share the context and the dead letters, and never import each other."""

@@ -1,0 +1,1 @@
+"""The role with rows: events of one partition become decisions, and decisions become rows, records and local work."""

@@ -1,0 +1,163 @@
+"""What a core task decides: one class a kind of event, in the past tense of what the shell observed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from schemas.envelopes import Command, ContinuationCompletion, ProviderCompletion
+from schemas.errors import PoisonRecord
+from schemas.identity import InteractionRef
+from topologies.decisions.admission import Shape
+from topologies.decisions.dispatch import SourceItem
+
+if TYPE_CHECKING:
+    from streams.roles.core.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class CommandArrived:
+    """A command."""
+
+    command: Command
+
+
+@dataclass(slots=True)
+class AnswerArrived:
+    """An answer of the outside party. `shape` is set where a projector had to run before the batch."""
+
+    completion: ProviderCompletion
+    ref: InteractionRef
+    shape: Shape | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ContinuationArrived:
+    """The continuation agent's outcome of one item."""
+
+    completion: ContinuationCompletion
+
+
+@dataclass(frozen=True, slots=True)
+class StrangeAnswerArrived:
+    """An answer whose interaction id is none."""
+
+    completion: ProviderCompletion
+
+
+@dataclass(frozen=True, slots=True)
+class RecordMisplaced:
+    """A record of an execution that lives in another partition."""
+
+    home: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordPoisoned:
+    """A record that cannot be decoded."""
+
+    error: PoisonRecord
+
+
+@dataclass(frozen=True, slots=True)
+class ItemsPulled:
+    """The source gave its next items."""
+
+    session: Session
+    first_index: int
+    items: list[SourceItem]
+    ended: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFailed:
+    """The source, or a step before the await, failed."""
+
+    session: Session
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class ItemsContinued:
+    """The live session ran some suffixes."""
+
+    session: Session
+    outcomes: list[ContinuationCompletion]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentEnded:
+    """A segment ran to its end."""
+
+    execution_id: str
+    stop: int
+    output: bytes
+    many: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentBroke:
+    """A segment failed."""
+
+    execution_id: str
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class OutputPublished:
+    """The effect of a publication is done."""
+
+    execution_id: str
+    outputs: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class PublicationBroke:
+    """The effect of a publication failed."""
+
+    execution_id: str
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class ResultCollected:
+    """The terminal output was gathered from committed rows."""
+
+    execution_id: str
+    result: bytes
+    many: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TimerRang:
+    """A row is due."""
+
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SweepContinued:
+    """The next slice of a parked unit."""
+
+    unit_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class HeldAnswerMet:
+    """The step of a held answer was reached."""
+
+    unit_id: str
+    item_index: int | None
+    shape: Shape | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionContinued:
+    """Time to look for executions that ended longer ago than they are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionTouched:
+    """Look at this execution again."""
+
+    execution_id: str

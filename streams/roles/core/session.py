@@ -1,0 +1,176 @@
+"""A session: the process-local hand-off of one itemised unit (DESIGN 7 'Live', 'Suspending', 'Handing over').
+
+It pulls the source by demand and bounds what is unresolved by the window. A live session also feeds admitted completions into the suffix;
+a session that is not live only dispatches. It holds ids and counts, no payloads, and everything in it can be made again from rows: losing
+it costs repeated work, never a result.
+
+    reserved     items asked of the source, not dispatched yet           |  reserved + unresolved <= window
+    unresolved   live: dispatched without output;  else: without answer  |
+    waiting      answered without output: offered, running, or between attempts
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from schemas import limits
+from schemas.facts import (
+    BoundaryCompletionAdmitted,
+    BoundaryInteractionDispatched,
+    ContinuationAttemptFailed,
+    ContinuationCompleted,
+    Fact,
+    InteractionTimedOut,
+    SourceEnded,
+)
+from topologies.pipeline.model import AwaitStep
+
+if TYPE_CHECKING:
+    from state.unit import UnitRecord
+    from streams.roles.core.source import SourceStream
+
+CHUNK_S_SHORT = 0.050
+CHUNK_S_LONG = 0.250
+"""A chunk of suffixes aims between these: long enough to be worth a thread's turn, short enough to free its slots soon."""
+
+WAITING_ITEM_S = 0.002
+"""An item that takes longer is taken to wait for something rather than to compute."""
+
+
+class ChunkSize:
+    """How many items the next suffix job runs, and how many jobs side by side, from how long the last ones took."""
+
+    def __init__(self) -> None:
+        self.items = 8
+        self.jobs_max = 2
+
+    def one_at_a_time(self) -> None:
+        """Whoever ends the step process must be alone in it to be known."""
+        self.items = self.jobs_max = 1
+
+    def learn(self, items: int, seconds: float) -> None:
+        """Adapt to a chunk that ran."""
+        if seconds < CHUNK_S_SHORT and items >= self.items:
+            self.items = min(self.items * 2, limits.CHUNK_ITEMS_MAX)
+        elif seconds > CHUNK_S_LONG:
+            self.items = max(self.items // 2, 1)
+        # Functions that compute share one interpreter lock: more threads only get in each other's way. Functions that wait do not.
+        self.jobs_max = limits.POOL_THREADS if seconds / max(items, 1) > WAITING_ITEM_S else 2
+
+
+class Session:
+    """One open unit on this worker; used by the loop's thread only."""
+
+    def __init__(
+        self, unit: UnitRecord, step: AwaitStep, stream: SourceStream | None, *, first: int, live: bool, now_s: float
+    ) -> None:
+        self.unit_id = unit.unit_id
+        self.execution_id = unit.execution_id
+        self.step = step
+        self.first = first
+        """First step of the segment that makes the stream."""
+        self.live = live
+        self.stream = stream
+        self.is_ended = unit.source_count is not None
+        self.is_pulling = False
+        self.next_index = unit.dispatched
+        self.reserved = 0
+        self.unresolved: set[int] = set()
+        self.waiting: set[int] = set()
+        self.offers: deque[int] = deque()
+        self.attempts: dict[int, int] = {}
+        """Attempt of the items that have an item row without outputs; the others are at their first, without a row."""
+        self.running = 0
+        self.chunk = ChunkSize()
+        self.is_closed = False
+        self.parking_asked = False
+        self.active_s = now_s
+
+    @property
+    def occupancy(self) -> int:
+        """Window slots taken."""
+        return self.reserved + len(self.unresolved)
+
+    def room(self) -> int:
+        """Items that may be pulled now."""
+        if self.is_pulling or self.is_ended or self.is_closed or self.stream is None:
+            return 0
+        return min(self.step.window - self.occupancy, limits.PULL_ITEMS_MAX)
+
+    def recover(self, item_index: int, *, answered: bool, waits: bool) -> None:
+        """Take over one dispatched item without output from its rows: offer it, or await its answer or its next attempt."""
+        if self.live or not answered:
+            self.unresolved.add(item_index)
+        if answered:
+            self.waiting.add(item_index)
+            if self.live and not waits:
+                self.offers.append(item_index)
+
+    def take_offers(self) -> list[tuple[int, int]]:
+        """The next chunk of offered items: index and attempt."""
+        count = min(self.chunk.items, len(self.offers))
+        indexes = [self.offers.popleft() for _ in range(count)]
+        return [(index, self.attempts.get(index, 1)) for index in indexes]
+
+    def note(self, fact: Fact, now_s: float) -> None:
+        """A fact of its unit was committed."""
+        self.active_s = now_s
+        self.parking_asked = False
+        note = self._noted_by.get(type(fact))
+        if note is not None:
+            note(self, fact)
+
+    def _dispatched(self, fact: BoundaryInteractionDispatched) -> None:
+        if fact.item_index is not None:
+            self.reserved -= 1
+            self.unresolved.add(fact.item_index)
+
+    def _admitted(self, fact: BoundaryCompletionAdmitted) -> None:
+        if fact.item_index is not None:
+            self.waiting.add(fact.item_index)
+            if not self.live:
+                self.unresolved.discard(fact.item_index)
+
+    def _completed(self, fact: ContinuationCompleted) -> None:
+        self.unresolved.discard(fact.item_index)
+        self.waiting.discard(fact.item_index)
+        self.attempts.pop(fact.item_index, None)
+
+    def _failed(self, fact: ContinuationAttemptFailed) -> None:
+        self.attempts[fact.item_index] = fact.attempt + (fact.retry_at_ms is not None)
+
+    def _timed_out(self, fact: InteractionTimedOut) -> None:
+        if fact.item_index is not None and fact.resolution == "skip":
+            self.unresolved.discard(fact.item_index)
+
+    def _source_ended(self, _fact: SourceEnded) -> None:
+        self.is_ended = True
+
+    _noted_by: ClassVar[Mapping[type[Fact], Callable[[Session, Any], None]]] = {
+        BoundaryInteractionDispatched: _dispatched,
+        BoundaryCompletionAdmitted: _admitted,
+        ContinuationCompleted: _completed,
+        ContinuationAttemptFailed: _failed,
+        InteractionTimedOut: _timed_out,
+        SourceEnded: _source_ended,
+    }
+    """What it makes of a fact; others tell it nothing."""
+
+    def offer(self, item_index: int) -> None:
+        """An admitted completion, committed."""
+        self.offers.append(item_index)
+
+    def idle_at_s(self) -> float | None:
+        """When the session has been idle for `live.idle`, or None while it is not."""
+        if not self.is_ended or self.offers or self.running:
+            return None
+        return self.active_s + self.step.idle_ms / 1000
+
+    def wants_parking(self, now_s: float) -> bool:
+        """Whether parking the unit is all that is left to do."""
+        if not self.is_ended or self.running or (self.live and self.offers):
+            return False
+        idle_at_s = self.idle_at_s()
+        return not self.live or (idle_at_s is not None and now_s >= idle_at_s)

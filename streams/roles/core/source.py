@@ -1,0 +1,162 @@
+"""The source of a segment, an await or a publication: the payloads that enter it, read on the worker pool (DESIGN 7).
+
+Theory of operation. What enters is either stored (the outputs of an itemised unit's items, or the execution's payload) or made by running the
+steps before it. The stream entering an itemised await is pulled by demand. When it is made again after a restart, what was dispatched is
+compared with its stored request and skipped, so that an input which changed is noticed and never mixed with its former self.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from connectors.objects.files import identify
+from schemas import limits
+from schemas.errors import SourceChanged
+from state.execution import ExecutionRecord
+from state.interaction import InteractionRecord
+from state.item import ItemRecord
+from state.keys import interaction_key, item_key
+from state.tables.rows import PartitionRows
+from state.unit import UnitRecord
+from streams.author.calls import Author, Items, Starts, StreamAsked
+from streams.author.segments import payloads_of
+from streams.roles.core.publishing import item_outputs
+from topologies.decisions.advance import segment_input
+from topologies.decisions.dispatch import SourceItem
+from topologies.pipeline.model import Pipeline
+
+
+class SourceStream:
+    """The items entering a unit, past what was dispatched; read on the worker pool.
+
+    Args:
+        open_items: Opens the stream at its first item; called by the first pull.
+        check: Raises when an item is not the one that was dispatched at its index.
+        dispatched: How many were.
+    """
+
+    def __init__(
+        self, open_items: Callable[[], Items], check: Callable[[int, SourceItem], None], dispatched: int
+    ) -> None:
+        self._open = open_items
+        self._check = check
+        self._dispatched = dispatched
+        self._items: Items | None = None
+
+    def pull(self, count: int, starts: Starts) -> tuple[list[SourceItem], bool]:
+        """The next items, at most `count`, and whether the stream has ended with them.
+
+        Raises:
+            SourceChanged: what was dispatched is not what the source has now.
+        """
+        if self._items is None:
+            items = self._items = self._open()
+            self._pass_dispatched(items, starts)
+        return self._items.pull(count)
+
+    def _pass_dispatched(self, items: Items, starts: Starts) -> None:
+        index, has_ended = 0, False
+        while index < self._dispatched and not has_ended:
+            starts()
+            pulled, has_ended = items.pull(min(self._dispatched - index, limits.PULL_ITEMS_MAX))
+            for item in pulled:
+                self._check(index, item)
+                index += 1
+        if index < self._dispatched:
+            msg = (
+                f"the source has {index} items now; {self._dispatched} were dispatched; submit the source once more, under "
+                "another --key, when it is as it should be"
+            )
+            raise SourceChanged(msg)
+
+    def close(self) -> None:
+        """Nobody will pull any more."""
+        if self._items is not None:
+            self._items.close()
+
+
+def source_stream(
+    pipeline: Pipeline, author: Author, rows: PartitionRows, execution: ExecutionRecord, unit: UnitRecord
+) -> SourceStream:
+    """The stream entering the unit's await: the source and the steps before it, past what was dispatched."""
+    first, dispatched = execution.step_index, unit.dispatched
+    payload = segment_input(execution, rows.overlay)
+    before = rows.unit(execution.input_unit_id)
+    stored = _stored_requests(rows, unit.unit_id, dispatched)
+    by_key = bool(pipeline.await_step(unit.step_index).idempotency_key_fields)
+
+    def open_items() -> Items:
+        if first == 0:
+            check_source(execution)
+        payloads = stored_payloads(rows, before, payload, many=execution.many)
+        return author.open_items(StreamAsked(execution.execution_id, first, unit.step_index, payloads))
+
+    def check(index: int, item: SourceItem) -> None:
+        row = next(stored)
+        check_same_item(index, item, row.request, row.idempotency_key, by_key=by_key)
+
+    return SourceStream(open_items, check, dispatched)
+
+
+def _stored_requests(rows: PartitionRows, unit_id: str, count: int) -> Iterator[InteractionRecord]:
+    """The requests that were dispatched, in index order."""
+    for first in range(0, count, limits.PUBLISH_CHUNK_ITEMS):
+        last = min(first + limits.PUBLISH_CHUNK_ITEMS, count)
+        yield from rows.committed([interaction_key(unit_id, index) for index in range(first, last)])
+
+
+def stored_chunks(
+    rows: PartitionRows, unit: UnitRecord | None, payload: bytes | None, *, many: bool
+) -> Iterator[list[bytes]]:
+    """What is stored, in input order, a slice at a time: verified outputs of an itemised unit's items, else the payload."""
+    if unit is None or not unit.itemised:
+        return iter([payloads_of(payload or b"null", many=many)])
+    count = unit.source_count if unit.source_count is not None else unit.expected or 0
+    unit_id = unit.unit_id
+
+    def read(first: int, limit: int) -> list[ItemRecord]:
+        found = rows.committed([item_key(unit_id, index) for index in range(first, first + limit)])
+        return [row for row in found if row is not None]
+
+    return item_outputs(read, count)
+
+
+def stored_payloads(rows: PartitionRows, unit: UnitRecord | None, payload: bytes | None, *, many: bool) -> list[bytes]:
+    """The same, all at once."""
+    return [part for chunk in stored_chunks(rows, unit, payload, many=many) for part in chunk]
+
+
+def check_source(execution: ExecutionRecord) -> None:
+    """The object must still be what was submitted: size first, then sha256 (DESIGN 7).
+
+    Raises:
+        SourceChanged: it is not.
+    """
+    if execution.source_sha256 is None:
+        return
+    path = Path(msgspec.json.decode(execution.input)["path"])
+    identity = identify(path)
+    if identity.size != execution.source_size or identity.sha256 != execution.source_sha256:
+        msg = (
+            f"{path} is not the object that was submitted ({identity.size} bytes now, {execution.source_size} then); the "
+            "new content is another execution: submit it"
+        )
+        raise SourceChanged(msg)
+
+
+def check_same_item(index: int, item: SourceItem, stored_request: bytes, stored_key: str, *, by_key: bool) -> None:
+    """A re-read item must be the one that was dispatched: by its idempotency fields, or the whole payload if it declares none.
+
+    Raises:
+        SourceChanged: it is another one.
+    """
+    same = item.idempotency_key == stored_key if by_key else item.request == stored_request
+    if not same:
+        msg = (
+            f"item {index} of the source is not the one whose request was sent; submit the source once more, under another "
+            "--key, when it is as it should be"
+        )
+        raise SourceChanged(msg)

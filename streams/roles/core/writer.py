@@ -1,0 +1,202 @@
+"""Writing: the records that a batch writes for its decisions, besides changelog rows.
+
+    Append               -> facts          the fact, on the task's own partition number
+    Request              -> request topic  with a resume token where the pipeline signs
+    EmitContinuation     -> continuations  keyed by the item, so that they spread
+    WriteOutput          -> output topic
+    SendReply            -> replies
+    Refuse               -> refusals       with the answer it is about
+    DeadLetterExecution  -> dlq            poison records come here too, in the transaction that moves past them
+
+Nothing leaves before the commit: all of it goes into the batch's `Outputs`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from schemas import codec
+from schemas.envelopes import (
+    HEADER_INTERACTION_ID,
+    HEADER_RESPONSE_TOPIC,
+    HEADER_RESUME_TOKEN,
+    ProviderCompletion,
+    RequestEnvelope,
+    encode_request,
+)
+from schemas.errors import PoisonRecord
+from schemas.facts import Fact
+from schemas.identity import interaction_id
+from state.interaction import InteractionRecord
+from state.tables.rows import PartitionRows
+from streams.engine.task import Event, Outputs
+from streams.log.seam import Record
+from streams.roles import dead_letters
+from streams.roles.context import CoreContext
+from streams.roles.core.events import AnswerArrived, HeldAnswerMet, RecordMisplaced, StrangeAnswerArrived
+from topologies.decisions.decision import DeadLetterExecution, EmitContinuation, Refuse, Request, SendReply, WriteOutput
+from topologies.pipeline.model import KafkaTransport, TopicOutput, fill_template
+
+Perform = Callable[[Any, Outputs, Event | None], None]
+"""Performs one kind of decision; `event` is what it was decided for, None when it follows from a row."""
+
+
+class Writer:
+    """What one task writes. `counts` takes what is refused, dead-lettered and forwarded."""
+
+    def __init__(
+        self, context: CoreContext, rows: PartitionRows, partition: int, counts: Counter[tuple[str, str]]
+    ) -> None:
+        self._ctx = context
+        self._names = context.names
+        self._rows = rows
+        self._partition = partition
+        self._counts = counts
+        self._sign = context.signer.sign if context.signer is not None else None
+        self._response_headers = {
+            step.index: (HEADER_RESPONSE_TOPIC, step.transport.response_topic.encode())
+            for step in context.pipeline.await_steps
+            if isinstance(step.transport, KafkaTransport)
+        }
+
+    def performers(self) -> dict[type, Perform]:
+        """The decisions that are performed by writing alone."""
+        return {
+            Request: self.request,
+            EmitContinuation: self.continuation,
+            WriteOutput: self.output,
+            SendReply: self.reply,
+            Refuse: self.refusal,
+            DeadLetterExecution: self.dead_execution,
+        }
+
+    def fact(self, fact: Fact, outputs: Outputs) -> None:
+        """A fact goes to the task's own partition number, explicitly (DESIGN 4)."""
+        value = codec.encode(fact)
+        outputs.put((self._names.facts, value, fact.execution_id.encode(), self._partition, None), len(value))
+
+    def request(self, decision: Request, outputs: Outputs, _event: Event | None) -> None:
+        """The request of one interaction: one record for each item and attempt."""
+        step, fact = decision.step, decision.fact
+        transport = step.transport
+        assert isinstance(transport, KafkaTransport)
+        iid = interaction_id(fact.unit_id, fact.item_index)
+        key = iid.encode()
+        token = None
+        headers = [(HEADER_INTERACTION_ID, key), self._response_headers[step.index]]
+        if self._sign is not None:
+            token = self._sign(
+                tenant_id=decision.tenant_id,
+                interaction_id=iid,
+                correlation_id=iid,
+                step_id=step.step_id,
+                deadline_ms=fact.deadline_ms,
+            )
+            headers.append((HEADER_RESUME_TOKEN, token.encode()))
+        envelope = RequestEnvelope(
+            decision.tenant_id,
+            fact.execution_id,
+            iid,
+            iid,
+            step.step_id,
+            fact.item_index,
+            fact.deadline_ms,
+            fact.input_type,
+            fact.output_type,
+            token,
+            fact.idempotency_key,
+            msgspec.Raw(fact.request),
+        )
+        value = encode_request(envelope)
+        outputs.put((transport.request_topic, value, key, None, headers), len(value))
+
+    def continuation(self, decision: EmitContinuation, outputs: Outputs, _event: Event | None) -> None:
+        """A continuation record, keyed by its item."""
+        continuation = decision.continuation
+        child = interaction_id(continuation.unit_id, continuation.item_index)
+        outputs.add(self._names.continuations, codec.encode(continuation), key=child.encode())
+
+    def output(self, decision: WriteOutput, outputs: Outputs, _event: Event | None) -> None:
+        """One terminal output."""
+        pipeline = self._ctx.pipeline
+        output = pipeline.output
+        assert isinstance(output, TopicOutput)
+        key = decision.execution_id
+        if output.key is not None:
+            kind = pipeline.output_type
+            value = kind.validate_json(decision.payload)
+            key = fill_template(output.key, lambda field: kind.field_text(value, field))
+        outputs.add(output.topic, decision.payload, key=key.encode())
+
+    def reply(self, decision: SendReply, outputs: Outputs, _event: Event | None) -> None:
+        """The outcome, for the door that waits for it."""
+        outputs.add(self._names.replies, codec.encode(decision.reply), key=decision.reply.execution_id.encode())
+
+    def refusal(self, decision: Refuse, outputs: Outputs, event: Event | None) -> None:
+        """A refused answer, with the reason."""
+        self._counts["refusal", decision.reason] += 1
+        dead_letters.write_refusal(
+            outputs,
+            self._names,
+            self._refused(event),
+            decision.step,
+            reason=decision.reason,
+            detail=decision.detail,
+            at_ms=self._ctx.clock.now_ms(),
+        )
+
+    def _refused(self, event: Event | None) -> ProviderCompletion:
+        what = event.what if event is not None else None
+        if isinstance(what, HeldAnswerMet):
+            row = self._rows.interaction(what.unit_id, what.item_index)
+            assert row is not None
+            return held_completion(row)
+        assert isinstance(what, (AnswerArrived, StrangeAnswerArrived))
+        return what.completion
+
+    def dead_execution(self, decision: DeadLetterExecution, outputs: Outputs, _event: Event | None) -> None:
+        """An execution that failed for good."""
+        self._counts["dead", decision.reason] += 1
+        dead_letters.write_execution(
+            outputs,
+            self._names,
+            execution_id=decision.execution_id,
+            step_id=decision.step_id,
+            reason=decision.reason,
+            detail=decision.detail,
+            value=decision.value,
+            at_ms=self._ctx.clock.now_ms(),
+        )
+
+    def dead_record(self, record: Record | None, error: PoisonRecord, outputs: Outputs) -> None:
+        """A record that can never be decided or committed."""
+        assert record is not None
+        dead_letters.write_record(
+            outputs, self._names, record, reason=error.reason, detail=str(error), at_ms=self._ctx.clock.now_ms()
+        )
+        self._counts["dead", error.reason] += 1
+
+    def forward(self, what: RecordMisplaced, record: Record | None, outputs: Outputs) -> None:
+        """A record goes on, once, in this transaction, to the partition that its own execution id names (DESIGN 4)."""
+        assert record is not None
+        outputs.add(record.topic, record.value, key=record.key, partition=what.home)
+        self._counts["misplaced", record.topic] += 1
+
+
+def held_completion(row: InteractionRecord) -> ProviderCompletion:
+    """The answer that is held on a row, as it came."""
+    assert row.answer is not None
+    topic, partition, offset = row.held_from or ("", -1, -1)
+    return ProviderCompletion(
+        row.unit_id.rsplit(".", 1)[0],
+        row.interaction_id,
+        row.answer,
+        actor=row.actor,
+        origin_topic=topic,
+        origin_partition=partition,
+        origin_offset=offset,
+    )

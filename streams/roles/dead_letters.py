@@ -1,0 +1,132 @@
+"""Refused answers and dead letters: what people read when something did not go well (SURFACE 'Topics and envelopes').
+
+Both topics are for everybody to read, so the resume tokens that strangers put into keys and values are cut out: the interaction may still
+be open. Length and sha256 are of the whole value, which stays where it came in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from connectors.resume_token import TOKEN_CHARS_MAX, without_tokens
+from schemas import codec, limits
+from schemas.envelopes import (
+    HEADER_ERROR,
+    HEADER_OFFSET,
+    HEADER_PARTITION,
+    HEADER_TOPIC,
+    DeadLetter,
+    ProviderCompletion,
+    Refusal,
+)
+from schemas.names import Names
+from streams.engine.task import Outputs
+from streams.log.seam import Record
+from topologies.pipeline.model import AwaitStep
+
+DETAIL_CHARS_MAX = 2_000
+
+
+def _readable(text: str) -> str:
+    return without_tokens(text.encode()).decode()
+
+
+def _headers(reason: str, topic: str, partition: int, offset: int) -> list[tuple[str, bytes]]:
+    return [
+        (HEADER_ERROR, reason.encode()),
+        (HEADER_TOPIC, topic.encode()),
+        (HEADER_PARTITION, str(partition).encode()),
+        (HEADER_OFFSET, str(offset).encode()),
+    ]
+
+
+def write_refusal(
+    outputs: Outputs,
+    names: Names,
+    completion: ProviderCompletion,
+    step: AwaitStep | None,
+    *,
+    reason: str,
+    detail: str,
+    at_ms: int,
+) -> None:
+    """Write a refused answer with its payload, for the step's owner."""
+    interaction = _readable(completion.interaction_id)
+    refusal = Refusal(
+        at_ms,
+        reason,
+        _readable(detail)[:DETAIL_CHARS_MAX],
+        completion.execution_id or None,
+        interaction,
+        step.step_id if step else None,
+        step.owner if step else None,
+        None if completion.actor is None else _readable(completion.actor),
+        without_tokens(completion.payload),
+        completion.origin_topic,
+        completion.origin_partition,
+        completion.origin_offset,
+    )
+    headers = _headers(reason, completion.origin_topic, completion.origin_partition, completion.origin_offset)
+    outputs.add(
+        names.refusals,
+        codec.encode(refusal),
+        key=(completion.execution_id or interaction).encode(),
+        headers=headers,
+    )
+
+
+def write_record(outputs: Outputs, names: Names, record: Record, *, reason: str, detail: str, at_ms: int) -> None:
+    """Write a record that cannot be used, cut to what a person can look at, with length and sha256 of the whole."""
+    value = record.value
+    key = None if record.key is None else without_tokens(record.key)
+    kept = (
+        None if value is None else value[: limits.DEAD_LETTER_BYTES_MAX + TOKEN_CHARS_MAX]
+    )  # a token cut in two is found too
+    letter = DeadLetter(
+        at_ms,
+        "record",
+        reason,
+        _readable(detail)[:DETAIL_CHARS_MAX],
+        None,
+        None,
+        key,
+        None if kept is None else without_tokens(kept)[: limits.DEAD_LETTER_BYTES_MAX],
+        len(value) if value is not None else 0,
+        hashlib.sha256(value).hexdigest() if value is not None else None,
+        record.topic,
+        record.partition,
+        record.offset,
+    )
+    headers = _headers(reason, record.topic, record.partition, record.offset)
+    outputs.add(names.dlq, codec.encode(letter), key=key, headers=headers)
+
+
+def write_execution(
+    outputs: Outputs,
+    names: Names,
+    *,
+    execution_id: str,
+    step_id: str | None,
+    reason: str,
+    detail: str,
+    value: bytes,
+    at_ms: int,
+) -> None:
+    """Write a dead execution, with the input it died on."""
+    letter = DeadLetter(
+        at_ms,
+        "execution",
+        reason,
+        detail[:DETAIL_CHARS_MAX],
+        execution_id,
+        step_id,
+        execution_id.encode(),
+        value[: limits.DEAD_LETTER_BYTES_MAX],
+        len(value),
+        hashlib.sha256(value).hexdigest(),
+        "",
+        -1,
+        -1,
+    )
+    headers = _headers(reason, names.commands, -1, -1)
+    outputs.add(names.dlq, codec.encode(letter), key=execution_id.encode(), headers=headers)

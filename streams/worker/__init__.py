@@ -1,0 +1,1 @@
+"""One app instance: topics checked, roles assembled over a log, threads until told to stop."""

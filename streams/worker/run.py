@@ -1,0 +1,299 @@
+"""The worker: one app instance, a thread for each role, until it is told to stop (SURFACE `kawait worker`).
+
+A thread that meets something that only the operator can mend stops the whole worker with a clear error: half a worker would look alive.
+"""
+
+from __future__ import annotations
+
+import gc
+import shutil
+import socket
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+
+from connectors.objects.files import FilesystemSource, remove_stale
+from schemas.errors import InstanceFenced, KawaitError, LogError, LogUnavailable
+from state.tables.rocksdb import RocksStoreFactory
+from streams.author.step_process import StepProcess
+from streams.clock import Clock, SystemClock
+from streams.doors.submissions import command_for_object, send
+from streams.engine.loop import TransactionalLoop
+from streams.log.kafka.log import KafkaLog
+from streams.log.seam import Log, PlainProducer, TopicPartition
+from streams.settings import PipelineChoice
+from streams.telemetry.admin import AdminServer
+from streams.telemetry.metrics import Metrics
+from streams.worker.assembly import ROLES, Worker, build_worker, verify_topics
+from topologies.pipeline.model import ObjectOutput, ObjectSource, Pipeline
+
+logger = structlog.get_logger("kawait.worker")
+
+AUTO = "auto"
+GAUGES_EVERY_S = 1.0
+SUBMIT_TIMEOUT_S = 10.0
+COLLECT_FROM_OBJECTS = 50_000
+"""Young objects before the garbage collector looks at them; a window of rows is many objects, and next to none of them are cycles."""
+SWITCH_INTERVAL_S = 0.002
+"""How long a computing thread may keep the interpreter from the one that commits; the default of 5 ms shows in the low-load latency."""
+
+
+@dataclass(kw_only=True)
+class WorkerSettings:
+    """How a worker runs.
+
+    Attributes:
+        instance: Stable name (static membership), or `auto` for a new one each start (dynamic membership).
+        choice: Where the pipeline came from: the author's code then runs in a process of its own. None: on threads of this one.
+        admin_port: Port of /healthz, /readyz and /metrics; None: none; 0: a free one.
+    """
+
+    pipeline: Pipeline
+    choice: PipelineChoice | None = None
+    bootstrap: str
+    kafka: Mapping[str, str] = field(default_factory=dict)
+    roles: tuple[str, ...] = ROLES
+    instance: str = field(default_factory=socket.gethostname)
+    state_dir: Path = Path("state")
+    admin_port: int | None = None
+
+
+def run_worker(settings: WorkerSettings, stop: threading.Event, *, on_ready: Callable[[], None] = lambda: None) -> int:
+    """Run until `stop` is set; returns the exit code.
+
+    Raises:
+        UsageError: the pipeline, a topic or the state directory does not allow it to start.
+    """
+    tune_interpreter()
+    static = settings.instance != AUTO
+    instance = settings.instance if static else f"auto-{uuid.uuid4().hex[:12]}"  # noqa: TID251 - a name, not a decision
+    pipeline, clock = settings.pipeline, SystemClock()
+    stores = RocksStoreFactory(settings.state_dir / pipeline.app, instance)  # held: exit before anybody is fenced
+    log = KafkaLog(settings.bootstrap, settings.kafka)
+    runs_steps = settings.choice is not None and not {"core", "continuation"}.isdisjoint(settings.roles)
+    author = StepProcess(settings.choice) if settings.choice is not None and runs_steps else None
+    try:
+        topic_ids = wait_for_topics(pipeline, log, stop)
+        if topic_ids is None:
+            return 0
+        worker = build_worker(
+            pipeline,
+            log=log,
+            clock=clock,
+            stores=stores,
+            instance=instance,
+            static=static,
+            topic_ids=topic_ids,
+            roles=settings.roles,
+            metrics=Metrics(),
+            author=author,
+            wait=lambda seconds: void(stop.wait(seconds)),
+        )
+        if author is not None:
+            author.wait_ready()
+        _clean_up_output(pipeline, instance)
+        with _admin(settings, worker):
+            return serve(worker, pipeline, log, stop, on_ready=on_ready)
+    finally:
+        if author is not None:
+            author.close()
+        log.close()
+        stores.close()
+        if not static:  # nobody will ever take this name again
+            shutil.rmtree(stores.path, ignore_errors=True)
+
+
+def tune_interpreter() -> None:
+    """Settings of the process that runs loops."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    gc.freeze()
+    gc.set_threshold(COLLECT_FROM_OBJECTS, 20, 100)
+
+
+def void(_value: object) -> None:
+    """Take a value and give nothing."""
+
+
+def _admin(settings: WorkerSettings, worker: Worker) -> AdminServer | _NoAdmin:
+    if settings.admin_port is None:
+        return _NoAdmin()
+    return AdminServer(port=settings.admin_port, registry=worker.metrics.registry, is_ready=lambda: worker.is_ready)
+
+
+class _NoAdmin:
+    """Stands where an admin server is not wanted."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_exc_info: object) -> None:
+        return None
+
+
+def wait_for_topics(pipeline: Pipeline, log: Log, stop: threading.Event) -> Mapping[str, str] | None:
+    """Check the topics, waiting for the broker as long as it takes; None when told to stop meanwhile.
+
+    Raises:
+        TopicMismatch: a topic is missing or not as it must be.
+    """
+    waiting = False
+    while not stop.is_set():
+        try:
+            return verify_topics(pipeline, log, timeout_s=5.0)
+        except LogUnavailable as error:
+            if not waiting:
+                logger.warning("waiting for the broker", detail=str(error))
+                waiting = True
+            stop.wait(1.0)
+    return None
+
+
+def _clean_up_output(pipeline: Pipeline, instance: str) -> None:
+    """Temporary files that this instance left behind when it was killed."""
+    if isinstance(pipeline.output, ObjectOutput) and pipeline.output.location.exists():
+        for name in remove_stale(pipeline.output.location, instance=instance):
+            logger.info("removed an unfinished object of an earlier run", file=name)
+
+
+def serve(
+    worker: Worker, pipeline: Pipeline, log: Log, stop: threading.Event, *, on_ready: Callable[[], None] = lambda: None
+) -> int:
+    """Run a worker's loops in threads until `stop` is set or one of them fails; returns the exit code."""
+    failures: list[BaseException] = []
+    threads = [
+        threading.Thread(target=_run_loop, args=(loop, worker, stop, failures), name=f"kawait-{role}", daemon=True)
+        for role, loop in worker.loops.items()
+    ]
+    if "core" in worker.loops and isinstance(pipeline.source, ObjectSource):
+        poller = ObjectPoller(pipeline, pipeline.source, log, SystemClock(), worker.loops["core"])
+        threads.append(threading.Thread(target=poller.run, args=(stop, failures), name="kawait-source", daemon=True))
+    for thread in threads:
+        thread.start()
+    ready = False
+    while not stop.wait(0.05):
+        if not ready and worker.is_ready:
+            ready = True
+            on_ready()
+        if not any(thread.is_alive() for thread in threads):
+            break
+    for thread in threads:
+        thread.join()
+    for pool in worker.pools:
+        pool.close()
+    for failure in failures[:1]:  # the others fell with it
+        _report(failure)
+    return 1 if failures else 0
+
+
+def _report(failure: BaseException) -> None:
+    if isinstance(failure, InstanceFenced):
+        logger.error("another process runs under this instance name: this one stops", detail=str(failure))
+    elif isinstance(failure, KawaitError):
+        logger.error("the worker cannot go on", detail=str(failure))
+    else:
+        logger.error("the worker failed", exc_info=failure)
+
+
+def _run_loop(loop: TransactionalLoop, worker: Worker, stop: threading.Event, failures: list[BaseException]) -> None:
+    """One role's thread. Membership is given up on the thread that polls."""
+    gauges_at_s = 0.0
+    clock = SystemClock()
+    try:
+        while not stop.is_set():
+            loop.step()
+            if loop.name == "core" and clock.monotonic_s() > gauges_at_s:
+                gauges_at_s = clock.monotonic_s() + GAUGES_EVERY_S
+                report_gauges(loop, worker)
+    except BaseException as error:
+        failures.append(error)
+        stop.set()
+    finally:
+        try:
+            loop.close()
+        except LogError as error:
+            logger.warning("closing", role=loop.name, detail=str(error))
+
+
+def report_gauges(loop: TransactionalLoop, worker: Worker) -> None:
+    """What is open right now on this worker."""
+    standings = [
+        standing() for task in dict.fromkeys(loop.tasks.values()) if (standing := getattr(task, "standing", None))
+    ]
+    worker.metrics.open_interactions.set(sum(open_ for open_, _, _ in standings))
+    worker.metrics.oldest_pending_age.set(max((age_s for _, age_s, _ in standings), default=0.0))
+    worker.metrics.window_occupancy.set(sum(occupancy for _, _, occupancy in standings))
+
+
+class ObjectPoller:
+    """Submits the objects of a source as they appear.
+
+    The owner of partition 0 of `commands` looks; two lookers would do no harm, as a submission's id follows from the object.
+    """
+
+    def __init__(
+        self, pipeline: Pipeline, source: ObjectSource, log: Log, clock: Clock, loop: TransactionalLoop
+    ) -> None:
+        self._pipeline = pipeline
+        self._poll_s = source.poll_ms / 1000
+        self._log = log
+        self._clock = clock
+        self._loop = loop
+        self._source = FilesystemSource(source.location, source.include)
+        self._location = source.location
+        self._leader_at = TopicPartition(f"{pipeline.app}.commands", 0)
+        self._submitted: set[str] = set()
+        self._complained = False
+
+    def run(self, stop: threading.Event, failures: list[BaseException]) -> None:
+        """Look until stopped."""
+        producer = self._log.plain_producer()
+        try:
+            while not stop.is_set():
+                if self._leader_at in self._loop.tasks:
+                    self._look(producer)
+                    stop.wait(self._poll_s)
+                else:
+                    self._submitted.clear()
+                    stop.wait(min(self._poll_s, 0.2))
+        except BaseException as error:
+            failures.append(error)
+            stop.set()
+        finally:
+            producer.close()
+
+    def _look(self, producer: PlainProducer) -> None:
+        try:
+            found = self._source.receive(self._clock.now_ms())
+            self._complained = False
+        except OSError as error:
+            if not self._complained:
+                logger.warning(
+                    "the input location cannot be listed",
+                    location=str(self._location),
+                    detail=error.strerror or str(error),
+                )
+                self._complained = True
+            return
+        current = set()
+        for identity in found:
+            command = command_for_object(self._pipeline, identity)
+            current.add(command.execution_id)
+            if command.execution_id in self._submitted:
+                continue
+            try:
+                send(self._pipeline, producer, command, timeout_s=SUBMIT_TIMEOUT_S)
+            except LogUnavailable as error:
+                logger.warning(
+                    "an object could not be submitted; the next look tries again",
+                    object=identity.name,
+                    detail=str(error),
+                )
+                current.discard(command.execution_id)
+                break
+            logger.info("object submitted", object=identity.name, execution=command.execution_id)
+        self._submitted = current

@@ -1,0 +1,1 @@
+"""What follows: rows and an event in, decisions out; no clock, no I/O."""

@@ -1,0 +1,219 @@
+"""The continuation planner: what follows once answers and item outputs are stored (BEHAVIOUR 3, DESIGN 7).
+
+    after a completion     scalar        -> the parent is released by `advance`, in the same batch
+                           live session  -> Offer
+                           parked        -> the item's continuation, once (behind the cursor; before it, the sweep emits it)
+                           otherwise     -> HoldCompletion
+    after parking          sweep in slices with a cursor: one continuation for each completed item
+    after an item's suffix -> its outputs are stored, or tried again, or the parent fails
+    all outputs stored     -> the parent is released once, at the next aggregate or at the end (`advance`)
+
+Gates (S3): dispatch of the unit is complete, the parent is parked on it, the item's completion is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from schemas import facts, limits
+from schemas.envelopes import Continuation, ContinuationCompletion
+from state.execution import ExecutionRecord, ExecutionStatus
+from state.interaction import InteractionRecord, InteractionStatus
+from state.item import ItemRecord, ItemStatus
+from state.unit import UnitRecord
+from topologies.decisions.decision import Append, Decisions, EmitContinuation, HoldCompletion, NoOp, Offer, WriteOutput
+from topologies.decisions.ending import MESSAGE_CHARS_MAX, fail
+from topologies.pipeline.model import Pipeline, RunStep, TopicOutput
+
+
+def gates_open(execution: ExecutionRecord, unit: UnitRecord) -> bool:
+    """Whether completed items of the unit may be continued on the fallback path."""
+    parked = execution.status is ExecutionStatus.WAITING_EXTERNAL and execution.await_unit_id == unit.unit_id
+    return parked and unit.itemised and unit.is_open and unit.dispatch_complete
+
+
+def after_completion(
+    pipeline: Pipeline,
+    execution: ExecutionRecord,
+    unit: UnitRecord,
+    fact: facts.BoundaryCompletionAdmitted,
+    *,
+    live: bool,
+    now_ms: int,
+) -> Decisions:
+    """Plan for one admitted completion; O(1) whatever the unit's size."""
+    if fact.item_index is None:
+        return []  # `advance` releases the parent in the same batch
+    if live and unit.live:
+        return [Offer(unit.unit_id, fact.item_index)]
+    if gates_open(execution, unit) and fact.item_index < unit.cursor:
+        return emit(pipeline, execution, unit, fact.item_index, fact.completion, attempt=1, emissions=0, now_ms=now_ms)
+    return [HoldCompletion("early-held" if not unit.dispatch_complete else "ahead-of-the-sweep")]
+
+
+def emit(
+    pipeline: Pipeline,
+    execution: ExecutionRecord,
+    unit: UnitRecord,
+    item_index: int,
+    completion: bytes,
+    *,
+    attempt: int,
+    emissions: int,
+    now_ms: int,
+) -> Decisions:
+    """Emit the continuation record of one item; the wait for its answer has a deadline that doubles with each emission."""
+    due_ms = now_ms + limits.CONTINUATION_TIMEOUT_MS * 2**emissions
+    stop = pipeline.suffix_stop(unit.step_index)
+    created = facts.ContinuationSegmentCreated(
+        execution.execution_id, now_ms, unit.unit_id, item_index, attempt, unit.step_index + 1, due_ms
+    )
+    continuation = Continuation(
+        execution.execution_id,
+        execution.tenant_id,
+        execution.pipeline,
+        unit.unit_id,
+        item_index,
+        attempt,
+        unit.step_index,
+        stop,
+        completion,
+    )
+    return [Append(created), EmitContinuation(continuation)]
+
+
+def sweep(
+    pipeline: Pipeline,
+    execution: ExecutionRecord,
+    unit: UnitRecord,
+    rows: Iterable[tuple[InteractionRecord, ItemRecord | None]],
+    cursor: int,
+    *,
+    now_ms: int,
+) -> Decisions:
+    """Emit the continuations of one slice of a parked unit and move the cursor past it."""
+    decisions: Decisions = []
+    for interaction, item in rows:
+        if interaction.status is not InteractionStatus.COMPLETED or interaction.completion is None:
+            continue
+        # A retry that fell due before the gates opened had its timer then; one that is due later is emitted by its timer.
+        waits = item is not None and item.due_ms is not None and item.due_ms > now_ms
+        if item is None or (item.status is ItemStatus.PENDING and not item.continued and not waits):
+            attempt = item.attempt if item else 1
+            decisions += emit(
+                pipeline,
+                execution,
+                unit,
+                interaction.item_index or 0,
+                interaction.completion,
+                attempt=attempt,
+                emissions=0,
+                now_ms=now_ms,
+            )
+    return [*decisions, Append(facts.ContinuationsSwept(execution.execution_id, now_ms, unit.unit_id, cursor))]
+
+
+def complete_item(
+    pipeline: Pipeline,
+    result: ContinuationCompletion,
+    execution: ExecutionRecord | None,
+    unit: UnitRecord | None,
+    item: ItemRecord | None,
+    *,
+    now_ms: int,
+) -> Decisions:
+    """Take the outcome of one item's suffix, from the live session or the continuation agent; a repeat adds nothing."""
+    if execution is None or execution.is_terminal or unit is None or not unit.is_open:
+        return [NoOp("unit-closed")]
+    if item is not None and item.status is not ItemStatus.PENDING:
+        return [NoOp("already-continued")]
+    if result.attempt != (item.attempt if item else 1):
+        return [NoOp("stale-attempt")]
+    if not unit.itemised or not 0 <= result.item_index < unit.dispatched:
+        return [NoOp("no-such-item")]
+    if result.error_code is not None:
+        return _failed(pipeline, result, execution, unit, now_ms=now_ms)
+    done = facts.ContinuationCompleted(
+        execution.execution_id, now_ms, unit.unit_id, result.item_index, result.attempt, result.outputs
+    )
+    to_topic = isinstance(pipeline.output, TopicOutput) and pipeline.suffix_stop(unit.step_index) == len(pipeline.steps)
+    outputs = [WriteOutput(execution.execution_id, payload) for payload in result.outputs] if to_topic else []
+    return [Append(done), *outputs]
+
+
+def _failed(
+    pipeline: Pipeline, result: ContinuationCompletion, execution: ExecutionRecord, unit: UnitRecord, *, now_ms: int
+) -> Decisions:
+    step = suffix_step(pipeline, unit)
+    code, message = result.error_code or "STEP_FAILED", (result.error_message or "")[:MESSAGE_CHARS_MAX]
+    again = result.retryable and step is not None and result.attempt < step.retry.attempts
+    retry_at_ms = now_ms + step.retry.delay_ms(result.attempt) if again and step is not None else None
+    failed = Append(
+        facts.ContinuationAttemptFailed(
+            execution.execution_id, now_ms, unit.unit_id, result.item_index, result.attempt, code, message, retry_at_ms
+        ),
+    )
+    if again:
+        return [failed]
+    detail = f"item {result.item_index} failed after {result.attempt} attempts: {code}: {message}"
+    return [
+        failed,
+        *fail(pipeline, execution, unit, code="AWAIT_ITEM_CONTINUATION_FAILED", message=detail, now_ms=now_ms),
+    ]
+
+
+def suffix_step(pipeline: Pipeline, unit: UnitRecord) -> RunStep | None:
+    """The first step of the suffix: its `retry` rules the whole item continuation."""
+    following = unit.step_index + 1
+    step = pipeline.steps[following] if following < len(pipeline.steps) else None
+    return step if isinstance(step, RunStep) else None
+
+
+def item_due(
+    pipeline: Pipeline,
+    execution: ExecutionRecord | None,
+    unit: UnitRecord | None,
+    item: ItemRecord,
+    interaction: InteractionRecord | None,
+    *,
+    live: bool,
+    now_ms: int,
+) -> Decisions:
+    """An item's retry is due, or its continuation record went unanswered."""
+    if (
+        execution is None
+        or unit is None
+        or not unit.is_open
+        or item.status is not ItemStatus.PENDING
+        or item.due_ms is None
+        or item.due_ms > now_ms
+    ):
+        return [NoOp("timer-outlived")]
+    if interaction is None or interaction.completion is None:
+        return [NoOp("timer-outlived")]
+    if live and unit.live and not item.continued:
+        return [Offer(unit.unit_id, item.item_index)]
+    if not gates_open(execution, unit):
+        return [HoldCompletion("early-held")]
+    if item.emissions >= limits.CONTINUATION_ATTEMPTS_MAX:
+        lost = ContinuationCompletion(
+            execution.execution_id,
+            unit.unit_id,
+            item.item_index,
+            item.attempt,
+            [],
+            "CONTINUATION_LOST",
+            "no continuation agent answered; is the role `continuation` running?",
+            retryable=False,
+        )
+        return _failed(pipeline, lost, execution, unit, now_ms=now_ms)
+    return emit(
+        pipeline,
+        execution,
+        unit,
+        item.item_index,
+        interaction.completion,
+        attempt=item.attempt,
+        emissions=item.emissions,
+        now_ms=now_ms,
+    )

@@ -1,0 +1,61 @@
+"""Timeout: what follows when an interaction's deadline has passed without an admitted answer (BEHAVIOUR 5.8, policies 2 and 6).
+
+The shell asks only once its consumed position has passed every answer that was there at the deadline.
+"""
+
+from __future__ import annotations
+
+from schemas import facts
+from state.execution import ExecutionRecord
+from state.interaction import InteractionRecord, InteractionStatus
+from state.unit import UnitRecord, UnitStatus
+from topologies.decisions.admission import admit_timeout_value
+from topologies.decisions.decision import Append, Decisions, NoOp
+from topologies.decisions.ending import fail
+from topologies.pipeline.model import Pipeline, Skip, Value
+
+
+def expire(
+    pipeline: Pipeline,
+    execution: ExecutionRecord | None,
+    unit: UnitRecord | None,
+    interaction: InteractionRecord | None,
+    *,
+    live: bool,
+    now_ms: int,
+) -> Decisions:
+    """Expire one interaction: fail the execution, or do what the step's `onTimeout` says. First terminal write wins."""
+    if execution is None or unit is None or not unit.is_open or interaction is None:
+        return [NoOp("timer-outlived")]
+    if interaction.status is not InteractionStatus.PENDING or interaction.deadline_ms > now_ms:
+        return [NoOp("timer-outlived")]
+    step = pipeline.await_step(unit.step_index)
+    resolution = (
+        "skip" if isinstance(step.on_timeout, Skip) else "value" if isinstance(step.on_timeout, Value) else "fail"
+    )
+    timed_out = Append(
+        facts.InteractionTimedOut(unit.execution_id, now_ms, unit.unit_id, interaction.item_index, resolution)
+    )
+    match step.on_timeout:
+        case Skip():
+            assert interaction.item_index is not None, "check refuses skip on a scalar await"
+            skipped = facts.ContinuationCompleted(
+                unit.execution_id, now_ms, unit.unit_id, interaction.item_index, 1, []
+            )
+            return [timed_out, Append(skipped)]
+        case Value() as value:
+            admitted = admit_timeout_value(pipeline, execution, unit, interaction, value, live=live, now_ms=now_ms)
+            return [timed_out, *admitted]
+        case None:
+            which = "" if interaction.item_index is None else f" of item {interaction.item_index}"
+            message = f"no answer{which} for step {step.step_id} within {step.timeout_ms} ms"
+            ended = fail(
+                pipeline,
+                execution,
+                unit,
+                code="AWAIT_TIMEOUT",
+                message=message,
+                now_ms=now_ms,
+                outcome=UnitStatus.TIMED_OUT,
+            )
+            return [timed_out, *ended]

@@ -1,0 +1,1 @@
+"""A pipeline as the engine sees it: bound, checked, immutable."""

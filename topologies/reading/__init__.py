@@ -1,0 +1,1 @@
+"""From pipeline.yaml to a Pipeline, with every problem at once."""

@@ -1,0 +1,149 @@
+"""`input` and `output` of pipeline.yaml: where executions come from and where outputs go."""
+
+from __future__ import annotations
+
+from topologies.pipeline.model import (
+    CheckpointOutput,
+    CheckpointSource,
+    ObjectOutput,
+    ObjectSource,
+    Output,
+    Source,
+    TopicOutput,
+    TopicSource,
+    template_fields,
+)
+from topologies.pipeline.payloads import PayloadType
+from topologies.reading.advice import ENDS_ADVICE
+from topologies.reading.binding import Binding, not_yet
+from topologies.reading.fields import Fields
+
+ENDS = ("object", "topic", "checkpoint")
+POLL_DEFAULT_MS = 10_000
+
+
+def read_source(fields: Fields, input_type: PayloadType | None, binding: Binding) -> Source | None:
+    """Where executions come from; None: submissions only, or faulty."""
+    below = fields.below("input")
+    if below is None:
+        return None
+    kind = below.choice("from", ENDS, required=ENDS_ADVICE)
+    source: Source | None = None
+    if kind == "object":
+        source = _object_source(below, binding)
+    elif kind == "topic":
+        source = _topic_source(below, input_type, binding)
+    elif kind == "checkpoint":
+        not_yet("checkpoint", below, "from")
+        publication = below.text("publication", required="name the publication of the other pipeline")
+        source = CheckpointSource(publication=publication) if publication else None
+    else:
+        return None
+    below.finish()
+    return source
+
+
+def _object_source(below: Fields, binding: Binding) -> ObjectSource | None:
+    provider, location = _provider(below), binding.location(below)
+    include = tuple(text for text, _ in below.texts("include")) or ("*",)
+    poll_ms = below.duration("poll") or POLL_DEFAULT_MS
+    if provider is None or location is None:
+        return None
+    return ObjectSource(provider=provider, location=location, include=include, poll_ms=poll_ms)
+
+
+def _provider(below: Fields) -> str | None:
+    return below.choice("provider", ("filesystem",), required="write provider: filesystem")
+
+
+def _topic_source(below: Fields, input_type: PayloadType | None, binding: Binding) -> TopicSource | None:
+    topic = binding.topic(below, "topic")
+    payload = binding.payload(below, "type", required="write type: module:Type, what a record holds")
+    key = binding.template(below, "key", payload)
+    if (
+        payload is not None
+        and input_type is not None
+        and not all(input_type.covers(arm) for arm in payload.alternatives)
+    ):
+        below.note(
+            "type",
+            f"{payload.name} does not fit the first step's input {input_type.name}",
+            f"write {input_type.name}",
+        )
+    if topic is None or payload is None:
+        return None
+    return TopicSource(topic=topic, type=payload, key=key)
+
+
+def read_output(
+    fields: Fields, output_type: PayloadType | None, source: Source | None, binding: Binding
+) -> Output | None:
+    """Where outputs go; None: they are kept as the result, or faulty."""
+    below = fields.below("output")
+    if below is None:
+        return None
+    kind = below.choice("to", ENDS, required=ENDS_ADVICE)
+    output: Output | None = None
+    if kind == "object":
+        output = _object_output(below, output_type, source, binding)
+    elif kind == "topic":
+        output = _topic_output(below, output_type, binding)
+    elif kind == "checkpoint":
+        output = _checkpoint_output(below, output_type, binding)
+    else:
+        return None
+    if isinstance(output, TopicOutput) and isinstance(source, TopicSource) and output.topic == source.topic:
+        below.note("topic", "the pipeline would read its own output", "name another topic")
+    below.finish()
+    return output
+
+
+def _object_output(
+    below: Fields, output_type: PayloadType | None, source: Source | None, binding: Binding
+) -> ObjectOutput | None:
+    provider, location = _provider(below), binding.location(below)
+    below.choice("format", ("csv",))
+    key = _object_key(below)
+    group_by = below.text("groupBy")
+    if group_by is not None and output_type is not None and not output_type.has_field(group_by):
+        known = ", ".join(output_type.field_names())
+        below.note("groupBy", f"{output_type.name} has no field {group_by!r}", f"use one of: {known}")
+    if group_by is None and source is not None and not isinstance(source, ObjectSource):
+        below.note("key", "no input object names the groups", "add groupBy: with a field of the output")
+    if provider is None or location is None or key is None:
+        return None
+    return ObjectOutput(provider=provider, location=location, key=key, format="csv", group_by=group_by)
+
+
+def _object_key(below: Fields) -> str | None:
+    key = below.text("key", required='write key: "{groupKey}.out"')
+    if key is None:
+        return None
+    try:
+        names = template_fields(key)
+    except ValueError:
+        names = ()
+    if names != ("groupKey",):
+        below.note(
+            "key",
+            f"{key!r} must hold {{groupKey}} once and no other placeholder",
+            'write for example "{groupKey}.out"',
+        )
+    elif key.startswith("/") or ".." in key.split("/"):
+        below.note("key", f"{key!r} leaves the location", "write a path below it")
+    else:
+        return key
+    return None
+
+
+def _topic_output(below: Fields, output_type: PayloadType | None, binding: Binding) -> TopicOutput | None:
+    topic = binding.topic(below, "topic")
+    key = binding.template(below, "key", output_type)
+    return None if topic is None else TopicOutput(topic=topic, key=key)
+
+
+def _checkpoint_output(below: Fields, output_type: PayloadType | None, binding: Binding) -> CheckpointOutput | None:
+    not_yet("checkpoint", below, "to")
+    publication = below.text("publication", required="name the publication")
+    key_fields = binding.idempotency_key_fields(below, output_type)
+    return None if publication is None else CheckpointOutput(publication=publication, idempotency_key_fields=key_fields)
