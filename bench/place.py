@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.processes import children_of
-from streams.broker.node import LAUNCHER, ThrowawayBroker
+from streams.broker.node import ThrowawayBroker
+from streams.log.kafka.connection import Connection, connection
 from streams.log.seam import Log, TopicPartition
 from streams.process.child import Child
-from streams.settings import Connection, connection
+from streams.process.launcher import LAUNCHER
 
 ROOT = Path(__file__).parents[1]
 BROKER = "broker"

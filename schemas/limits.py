@@ -99,3 +99,6 @@ RESTORE_RECORDS = 5_000
 
 PUBLICATION_ATTEMPTS_MAX = 5
 """Effects tried for one prepared publication before the execution is dead-lettered."""
+
+MESSAGE_CHARS_MAX = 2_000
+"""Error text kept on rows and in facts; the start says what happened."""

@@ -20,11 +20,12 @@ import msgspec
 
 from schemas import limits
 from schemas.errors import StepError
-from streams.author.segments import Suffixes, flow, run_segment, run_steps
-from streams.author.shaping import Unshaped, shape
-from topologies.decisions.admission import Shape
-from topologies.decisions.dispatch import SourceItem, idempotency_key
+from streams.author.segments import flow, run_segment, run_steps
+from streams.author.shaping import shape
+from streams.author.suffixes import Suffixes
+from topologies.pipeline.items import SourceItem, idempotency_key
 from topologies.pipeline.model import Pipeline
+from topologies.pipeline.shapes import Shape, Unshaped
 
 Starts = Callable[[], None]
 """Called before each item of a call."""

@@ -5,45 +5,17 @@ Validation is compiled and runs inline. A projector is the author's code: it run
 
 from __future__ import annotations
 
-import msgspec
 from pydantic import ValidationError
 
 from schemas import limits
-from state.interaction import InteractionRecord, InteractionStatus
-from topologies.decisions.admission import Misshapen, Shape, Shaped
-from topologies.pipeline.model import AwaitStep, Completion
+from state.interaction import InteractionStatus
+from topologies.pipeline.projection import Completion
+from topologies.pipeline.shapes import Misshapen, Shape, Shaped, Unshaped
+from topologies.pipeline.steps import AwaitStep
 
 DETAIL_CHARS_MAX = 500
 
 _PENDING = InteractionStatus.PENDING
-
-
-class Unshaped(msgspec.Struct, frozen=True, array_like=True):
-    """An answer as it came, with what its shape depends on.
-
-    Attributes:
-        request: The interaction's request, where the step's projector is to run; else None.
-    """
-
-    step_index: int
-    payload: bytes
-    request: bytes | None
-    interaction_id: str
-    actor: str
-    recorded_at_ms: int
-
-
-def unshaped(
-    step: AwaitStep, row: InteractionRecord | None, payload: bytes, *, actor: str | None, recorded_at_ms: int
-) -> Unshaped:
-    """What the shape of an answer depends on.
-
-    A projector is not run where there is no request yet, nor again for an interaction that was answered (BEHAVIOUR hole 24).
-    """
-    projection = step.projection
-    if projection is None or row is None or row.status is not _PENDING or row.projector != projection.name:
-        return Unshaped(step.index, payload, None, "", actor or "", recorded_at_ms)
-    return Unshaped(step.index, payload, row.request, row.interaction_id, actor or "", recorded_at_ms)
 
 
 def shape(step: AwaitStep, answer: Unshaped) -> Shape:

@@ -15,9 +15,11 @@ from streams.demo import provider_answers as mock
 from streams.demo.run import DemoFailed, DemoSettings, payment_topics
 from streams.log.memory.log import MemoryLog
 from streams.log.seam import Log, TopicPartition
+from streams.process.interpreter import SWITCH_INTERVAL_S
 from streams.telemetry.metrics import Metrics
-from streams.worker.assembly import build_worker, ensure_topics, verify_topics
-from streams.worker.run import SWITCH_INTERVAL_S, serve, void
+from streams.worker.assembly import build_worker
+from streams.worker.run import serve, void
+from streams.worker.topics import ensure_topics, verify_topics
 from topologies.pipeline.model import Pipeline
 
 READY_TIMEOUT_S = 30.0

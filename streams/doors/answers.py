@@ -13,7 +13,9 @@ from schemas.identity import home_partition, parse_interaction_id
 from schemas.names import Names
 from streams.doors.outcomes import STORE_TIMEOUT_S
 from streams.log.seam import Log
-from topologies.pipeline.model import AwaitStep, KafkaTransport, Pipeline
+from topologies.pipeline.model import Pipeline
+from topologies.pipeline.steps import AwaitStep
+from topologies.pipeline.transports import KafkaTransport
 
 
 @dataclass(frozen=True)

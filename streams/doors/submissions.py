@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
+from typing import Any
 
 import msgspec
 from pydantic import ValidationError
 
-from connectors.objects.files import ObjectIdentity, submission_key
+from connectors.objects.listing import ObjectIdentity, identify, submission_key
 from schemas import codec, limits
 from schemas.envelopes import DEFAULT_TENANT, SubmitCommand
 from schemas.errors import UsageError
@@ -86,3 +88,36 @@ def send(pipeline: Pipeline, producer: PlainProducer, command: SubmitCommand, *,
         partition=partition,
         timeout_s=timeout_s,
     )
+
+
+def command_of(
+    pipeline: Pipeline,
+    value: Any = None,
+    *,
+    file: str | Path | None = None,
+    key: str | None = None,
+    tenant: str = DEFAULT_TENANT,
+) -> SubmitCommand:
+    """The submission of a file or a payload.
+
+    Raises:
+        UsageError: both or none are given, the file cannot be read, or the value is not of the input type.
+    """
+    if file is None:
+        return command_for_payload(pipeline, encode_value(value), key=key, tenant=tenant)
+    if value is not None:
+        raise UsageError("give either a file or a payload, not both")
+    try:
+        identity = identify(file)
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {(error.strerror or str(error)).lower()}") from error
+    return command_for_object(pipeline, identity, key=key, tenant=tenant)
+
+
+def encode_value(value: Any) -> bytes:
+    """A value as JSON: bytes are taken as JSON already."""
+    if isinstance(value, bytes):
+        return value
+    if hasattr(value, "model_dump_json"):
+        return str(value.model_dump_json()).encode()
+    return msgspec.json.encode(value)

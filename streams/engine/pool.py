@@ -7,10 +7,9 @@ is given up: `take` reports it as `CallTimeout`, its late result is dropped, and
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, NamedTuple, Protocol
 
@@ -136,14 +135,3 @@ class ThreadPool:
         self._outstanding.clear()
         for _ in range(self._threads):
             self._jobs.put(None)
-
-
-_local = threading.local()
-
-
-def run_async(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Run a coroutine to its end on this thread's own event loop (made once for a thread)."""
-    loop: asyncio.AbstractEventLoop | None = getattr(_local, "loop", None)
-    if loop is None or loop.is_closed():
-        loop = _local.loop = asyncio.new_event_loop()
-    return loop.run_until_complete(coroutine)

@@ -16,17 +16,18 @@ from schemas import codec, limits
 from schemas.envelopes import Continuation, ContinuationCompletion
 from schemas.errors import CallTimeout, PoisonRecord
 from schemas.identity import home_partition
+from schemas.limits import MESSAGE_CHARS_MAX
 from schemas.names import Names
 from streams.author.calls import Author, StepProcessEnded
-from streams.author.segments import describe_error, suffix_limit_s
+from streams.author.chunks import ChunkSize
+from streams.author.errors import describe_error
+from streams.author.suffixes import suffix_limit_s
 from streams.engine.pool import Finished, Pool, Ticket
 from streams.engine.stateless import StatelessTask
 from streams.engine.task import Event, Outputs
 from streams.log.seam import Record, TopicPartition
 from streams.roles import dead_letters
-from streams.roles.core.session import ChunkSize
 from streams.telemetry.metrics import Metrics
-from topologies.decisions.ending import MESSAGE_CHARS_MAX
 from topologies.pipeline.model import Pipeline
 
 if TYPE_CHECKING:

@@ -12,10 +12,11 @@ from state.tables.memory import MemoryStoreFactory
 from streams.clock import ManualClock
 from streams.engine.loop import TransactionalLoop
 from streams.engine.pool import Finished
-from streams.log.memory.log import MemoryGroupConsumer, MemoryLog
+from streams.log.memory.consumer import MemoryGroupConsumer
+from streams.log.memory.log import MemoryLog
 from streams.roles.core.task import CoreTask
 from streams.telemetry.metrics import Metrics
-from streams.testing.driver import InlinePool
+from streams.testing.inline_pool import InlinePool
 from streams.worker.assembly import ROLES, Worker, build_worker
 from topologies.pipeline.model import Pipeline
 

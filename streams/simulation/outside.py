@@ -17,7 +17,8 @@ from schemas.identity import interaction_id, unit_id
 from streams.log.memory.log import MemoryLog
 from streams.log.seam import Record, TopicPartition
 from streams.simulation.scenario import Say, Scenario
-from topologies.pipeline.model import AwaitStep, KafkaTransport
+from topologies.pipeline.steps import AwaitStep
+from topologies.pipeline.transports import KafkaTransport
 
 _decode_request = msgspec.json.Decoder(RequestEnvelope).decode
 

@@ -21,7 +21,9 @@ from schemas import limits
 from schemas.envelopes import SubmitCommand
 from schemas.errors import UsageError
 from streams.doors.submissions import command_for_payload
-from topologies.pipeline.model import AwaitStep, ObjectOutput, Pipeline, RunStep, Skip, TopicOutput, Value
+from topologies.pipeline.ends import ObjectOutput, TopicOutput
+from topologies.pipeline.model import Pipeline
+from topologies.pipeline.steps import AwaitStep, RunStep, Skip, Value
 from topologies.reading.loading import load_pipeline
 
 PROJECT = Path(__file__).parents[2] / "tests" / "simulation" / "project"

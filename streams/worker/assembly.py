@@ -10,9 +10,7 @@ from dataclasses import dataclass
 
 from connectors.resume_token import TokenSigner
 from schemas import limits
-from schemas.errors import TopicMismatch
 from schemas.names import Names
-from schemas.topics import catalogue, mismatches
 from state.keys import TABLES
 from state.tables.store import StoreFactory
 from streams.author.calls import Author, LocalAuthor
@@ -20,15 +18,15 @@ from streams.clock import Clock
 from streams.engine.loop import TransactionalLoop
 from streams.engine.pool import Pool, ThreadPool
 from streams.engine.task import MakeTask
-from streams.log.seam import Log, TopicSpec
+from streams.log.seam import Log
 from streams.roles.context import CoreContext
 from streams.roles.continuation import ContinuationContext, ContinuationTask
 from streams.roles.core.task import CoreTask
 from streams.roles.ingress.task import IngressContext, IngressTask
 from streams.telemetry.metrics import Metrics
-from topologies.pipeline.model import Pipeline, TopicSource
+from topologies.pipeline.ends import TopicSource
+from topologies.pipeline.model import Pipeline
 
-TOPICS_TIMEOUT_S = 30.0
 ROLES = ("core", "ingress", "continuation")
 
 PoolFactory = Callable[[], Pool]
@@ -39,71 +37,6 @@ def signer_of(pipeline: Pipeline) -> TokenSigner | None:
     if pipeline.tokens is None:
         return None
     return TokenSigner(active=pipeline.tokens.active, keys=pipeline.tokens.keys)
-
-
-def topic_specs(pipeline: Pipeline) -> list[TopicSpec]:
-    """Every topic that the pipeline needs, as it must be."""
-    settings = catalogue(
-        pipeline.app,
-        partitions=pipeline.partitions,
-        replication_factor=pipeline.replication_factor,
-        facts_retention_ms=pipeline.retention.facts_ms,
-        external=pipeline.external_topics,
-    )
-    return [TopicSpec(spec.name, spec.partitions, spec.replication_factor, spec.config) for spec in settings]
-
-
-def ensure_topics(pipeline: Pipeline, log: Log, *, timeout_s: float = TOPICS_TIMEOUT_S) -> list[str]:
-    """Create what is missing and refuse what does not fit.
-
-    Returns:
-        Names of the topics that were created.
-
-    Raises:
-        TopicMismatch: a topic has other settings than the pipeline needs; nothing was changed in it.
-    """
-    specs = topic_specs(pipeline)
-    known = log.topics([spec.name for spec in specs], timeout_s)
-    missing = [spec for spec in specs if spec.name not in known]
-    if missing:
-        log.create_topics(missing, timeout_s)
-    verify_topics(pipeline, log, timeout_s=timeout_s)
-    return [spec.name for spec in missing]
-
-
-def verify_topics(pipeline: Pipeline, log: Log, *, timeout_s: float = TOPICS_TIMEOUT_S) -> Mapping[str, str]:
-    """Check every topic.
-
-    Returns:
-        Topic ids by name.
-
-    Raises:
-        TopicMismatch: a topic is missing or has other settings than the pipeline needs; every one is named.
-    """
-    settings = catalogue(
-        pipeline.app,
-        partitions=pipeline.partitions,
-        replication_factor=pipeline.replication_factor,
-        facts_retention_ms=pipeline.retention.facts_ms,
-        external=pipeline.external_topics,
-    )
-    known = log.topics([spec.name for spec in settings], timeout_s)
-    problems: list[str] = []
-    missing: list[str] = []
-    for spec in settings:
-        state = known.get(spec.name)
-        if state is None:
-            missing.append(spec.name)
-        else:
-            problems += mismatches(spec, state.partitions, state.config)
-    if missing:
-        named = f"{missing[0]} and {len(missing) - 1} more" if len(missing) > 1 else missing[0]
-        problems.append(
-            f"missing topics: {named}; create them with `kawait topics {pipeline.path} --app {pipeline.app}`"
-        )
-    if problems:
-        raise TopicMismatch("\n".join(problems))
-    return {name: state.topic_id for name, state in known.items()}
 
 
 @dataclass(kw_only=True)

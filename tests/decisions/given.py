@@ -23,23 +23,16 @@ from state.interaction import InteractionRecord
 from state.item import ItemRecord
 from state.keys import execution_key, interaction_key, item_key, unit_key
 from state.unit import UnitRecord
-from topologies.decisions.admission import Answer, Misshapen, Shape, Shaped, Standing
+from topologies.decisions.admission import Answer, Standing
 from topologies.decisions.decision import Append, Decision, Decisions
-from topologies.pipeline.model import (
-    AwaitStep,
-    Cardinality,
-    KafkaTransport,
-    ObjectOutput,
-    Pipeline,
-    Projection,
-    Retention,
-    Retry,
-    RunStep,
-    Step,
-    TopicOutput,
-)
+from topologies.pipeline.ends import ObjectOutput, TopicOutput
+from topologies.pipeline.model import Pipeline, Retention
 from topologies.pipeline.payload_list import join_payloads
 from topologies.pipeline.payloads import PayloadType
+from topologies.pipeline.projection import Projection
+from topologies.pipeline.shapes import Misshapen, Shape, Shaped
+from topologies.pipeline.steps import AwaitStep, Cardinality, Retry, RunStep, Step
+from topologies.pipeline.transports import KafkaTransport
 
 NOW = 1_000_000
 TIMEOUT_MS = 60_000

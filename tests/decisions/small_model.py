@@ -57,11 +57,12 @@ from topologies.decisions.decision import (
     SendReply,
     WriteOutput,
 )
-from topologies.decisions.dispatch import SourceItem, dispatch_items
+from topologies.decisions.dispatch import dispatch_items
 from topologies.decisions.ending import cancel
 from topologies.decisions.publication import collected, publication_failed, published
 from topologies.decisions.submission import submit
 from topologies.decisions.timeout import expire
+from topologies.pipeline.items import SourceItem
 from topologies.pipeline.model import Pipeline
 
 Event = tuple[str, Callable[["World"], object]]

@@ -71,7 +71,8 @@ from topologies.decisions.decision import (
     RunSegment,
 )
 from topologies.decisions.publication import publication_id
-from topologies.pipeline.model import Cardinality, Pipeline
+from topologies.pipeline.model import Pipeline
+from topologies.pipeline.steps import Cardinality
 
 
 def advancing(local: Doing = IDLE, *, now_ms: int = NOW) -> Any:

@@ -56,7 +56,8 @@ from topologies.decisions.decision import (
     Offer,
     WriteOutput,
 )
-from topologies.pipeline.model import Cardinality, Pipeline
+from topologies.pipeline.model import Pipeline
+from topologies.pipeline.steps import Cardinality
 
 DUE = NOW + limits.CONTINUATION_TIMEOUT_MS
 

@@ -30,14 +30,8 @@ from tests.decisions.given import (
     streaming,
 )
 from topologies.decisions.decision import Append, Decision, NoOp, Request
-from topologies.decisions.dispatch import (
-    KEY_CHARS_MAX,
-    SourceItem,
-    dispatch,
-    dispatch_items,
-    idempotency_key,
-    open_unit,
-)
+from topologies.decisions.dispatch import dispatch, dispatch_items, open_unit
+from topologies.pipeline.items import KEY_CHARS_MAX, SourceItem, idempotency_key
 from topologies.pipeline.payloads import PayloadType
 
 

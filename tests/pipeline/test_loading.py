@@ -14,23 +14,18 @@ from hypothesis import strategies as st
 from schemas import limits
 from schemas.errors import PipelineError, Problem
 from tests.pipeline.conftest import ENVIRON, ORDERS, PAYMENTS, SECRET, Load, Problems
-from topologies.pipeline.model import (
-    BROKER_DEFAULT,
-    Cardinality,
-    Completion,
-    KafkaTransport,
+from topologies.pipeline.ends import (
     ObjectOutput,
     ObjectSource,
-    Pipeline,
-    Retry,
-    RunStep,
-    Skip,
     TopicOutput,
     TopicSource,
-    Value,
     fill_template,
     template_fields,
 )
+from topologies.pipeline.model import BROKER_DEFAULT, Pipeline
+from topologies.pipeline.projection import Completion
+from topologies.pipeline.steps import Cardinality, Retry, RunStep, Skip, Value
+from topologies.pipeline.transports import KafkaTransport
 from topologies.reading.document import kebab_case
 from topologies.reading.loading import load_pipeline
 

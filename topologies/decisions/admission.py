@@ -26,33 +26,14 @@ from state.interaction import InteractionRecord, InteractionStatus
 from state.unit import UnitRecord, UnitStatus
 from topologies.decisions.continuation import after_completion
 from topologies.decisions.decision import Append, Decisions, Duplicate, NoOp, Refuse, Request
-from topologies.pipeline.model import AwaitStep, Pipeline, Value
+from topologies.pipeline.model import Pipeline
 from topologies.pipeline.payloads import PayloadType
+from topologies.pipeline.shapes import Misshapen, Shape, Shaped, Unshaped
+from topologies.pipeline.steps import AwaitStep, Value
 
 _replace = msgspec.structs.replace
 _PENDING, _COMPLETED, _HELD = InteractionStatus.PENDING, InteractionStatus.COMPLETED, InteractionStatus.HELD
 _TIMED_OUT = InteractionStatus.TIMED_OUT
-
-
-class Shaped(msgspec.Struct, frozen=True, gc=False):
-    """A payload of the right type.
-
-    Attributes:
-        completion: Canonical output of the step; None while no request exists that a projector could project it with.
-        answer: What the actor sent, as it came, where a projector made the completion; else None.
-    """
-
-    completion: bytes | None
-    answer: bytes | None
-
-
-class Misshapen(msgspec.Struct, frozen=True, gc=False):
-    """A payload that is not of the step's type, or that its projector refused."""
-
-    detail: str
-
-
-Shape = Shaped | Misshapen
 
 
 class Answer(msgspec.Struct, frozen=True, gc=False):
@@ -301,3 +282,16 @@ def admit_timeout_value(
         execution.execution_id, now_ms, unit.unit_id, interaction.item_index, value.json, None, None, now_ms
     )
     return [Append(fact), *after_completion(pipeline, execution, unit, fact, live=live, now_ms=now_ms)]
+
+
+def unshaped(
+    step: AwaitStep, row: InteractionRecord | None, payload: bytes, *, actor: str | None, recorded_at_ms: int
+) -> Unshaped:
+    """What the shape of an answer depends on.
+
+    A projector is not run where there is no request yet, nor again for an interaction that was answered (BEHAVIOUR hole 24).
+    """
+    projection = step.projection
+    if projection is None or row is None or row.status is not _PENDING or row.projector != projection.name:
+        return Unshaped(step.index, payload, None, "", actor or "", recorded_at_ms)
+    return Unshaped(step.index, payload, row.request, row.interaction_id, actor or "", recorded_at_ms)

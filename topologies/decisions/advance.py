@@ -24,9 +24,11 @@ from state.keys import interaction_key, unit_key
 from state.unit import UnitRecord, UnitStatus
 from topologies.decisions import publication
 from topologies.decisions.decision import Append, CloseSession, Decisions, OpenSession, RunSegment
-from topologies.decisions.dispatch import SourceItem, dispatch, idempotency_key, open_unit
+from topologies.decisions.dispatch import dispatch, open_unit
 from topologies.decisions.ending import fail
-from topologies.pipeline.model import AwaitStep, Pipeline
+from topologies.pipeline.items import SourceItem, idempotency_key
+from topologies.pipeline.model import Pipeline
+from topologies.pipeline.steps import AwaitStep
 
 
 class Local(Protocol):

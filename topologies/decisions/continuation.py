@@ -17,13 +17,16 @@ from collections.abc import Iterable
 
 from schemas import facts, limits
 from schemas.envelopes import Continuation, ContinuationCompletion
+from schemas.limits import MESSAGE_CHARS_MAX
 from state.execution import ExecutionRecord, ExecutionStatus
 from state.interaction import InteractionRecord, InteractionStatus
 from state.item import ItemRecord, ItemStatus
 from state.unit import UnitRecord
 from topologies.decisions.decision import Append, Decisions, EmitContinuation, HoldCompletion, NoOp, Offer, WriteOutput
-from topologies.decisions.ending import MESSAGE_CHARS_MAX, fail
-from topologies.pipeline.model import Pipeline, RunStep, TopicOutput
+from topologies.decisions.ending import fail
+from topologies.pipeline.ends import TopicOutput
+from topologies.pipeline.model import Pipeline
+from topologies.pipeline.steps import RunStep
 
 
 def gates_open(execution: ExecutionRecord, unit: UnitRecord) -> bool:

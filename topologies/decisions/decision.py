@@ -12,7 +12,7 @@ import msgspec
 
 from schemas.envelopes import Continuation, Reply
 from schemas.facts import BoundaryInteractionDispatched, Fact
-from topologies.pipeline.model import AwaitStep
+from topologies.pipeline.steps import AwaitStep
 
 
 class Append(msgspec.Struct, frozen=True, gc=False):

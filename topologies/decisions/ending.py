@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from schemas import facts
 from schemas.envelopes import Reply
+from schemas.limits import MESSAGE_CHARS_MAX
 from state.execution import ExecutionRecord, ExecutionStatus
 from state.unit import UnitRecord, UnitStatus
 from topologies.decisions.decision import Append, CloseSession, DeadLetterExecution, Decisions, SendReply
 from topologies.pipeline.model import Pipeline
-
-MESSAGE_CHARS_MAX = 2_000
-"""Error text kept on rows and in facts; the start says what happened."""
 
 
 def succeed(

@@ -7,11 +7,13 @@ terminal status and the closed unit in one transaction. Prepared but not complet
 from __future__ import annotations
 
 from schemas import facts, limits
+from schemas.limits import MESSAGE_CHARS_MAX
 from state.execution import ExecutionRecord, ExecutionStatus
 from state.unit import UnitRecord
 from topologies.decisions.decision import Append, Collect, Decisions, NoOp, Publish, WriteOutput
-from topologies.decisions.ending import MESSAGE_CHARS_MAX, fail, succeed
-from topologies.pipeline.model import ObjectOutput, Pipeline, TopicOutput
+from topologies.decisions.ending import fail, succeed
+from topologies.pipeline.ends import ObjectOutput, TopicOutput
+from topologies.pipeline.model import Pipeline
 from topologies.pipeline.payload_list import split_payloads
 
 

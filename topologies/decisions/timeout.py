@@ -12,7 +12,8 @@ from state.unit import UnitRecord, UnitStatus
 from topologies.decisions.admission import admit_timeout_value
 from topologies.decisions.decision import Append, Decisions, NoOp
 from topologies.decisions.ending import fail
-from topologies.pipeline.model import Pipeline, Skip, Value
+from topologies.pipeline.model import Pipeline
+from topologies.pipeline.steps import Skip, Value
 
 
 def expire(

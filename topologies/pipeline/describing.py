@@ -5,24 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from schemas.topics import TOPICS, catalogue
-from topologies.pipeline.model import (
-    AwaitStep,
+from topologies.pipeline.ends import (
     CheckpointOutput,
     CheckpointSource,
-    KafkaTransport,
     ObjectOutput,
     ObjectSource,
-    Pipeline,
-    RunStep,
-    Skip,
-    SqsTransport,
-    Step,
     TopicOutput,
     TopicSource,
-    WebhookTransport,
 )
-from topologies.pipeline.payloads import Alternative
-from topologies.reading.flow import shown
+from topologies.pipeline.model import Pipeline
+from topologies.pipeline.payloads import Alternative, shown
+from topologies.pipeline.steps import AwaitStep, RunStep, Skip, Step
+from topologies.pipeline.transports import KafkaTransport, SqsTransport, WebhookTransport
 
 _UNITS = (("D", 86_400_000), ("H", 3_600_000), ("M", 60_000))
 

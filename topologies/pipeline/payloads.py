@@ -157,7 +157,7 @@ class PayloadType:
         for name in path.split("."):
             if value is None:
                 return NULL_TEXT
-            value = getattr(value, _fields_of(cast(Alternative, type(value)))[name])
+            value = getattr(value, _fields_of(cast("Alternative", type(value)))[name])
         return _text(value)
 
     def _is_exact_list(self, value: list[Any]) -> bool:
@@ -355,3 +355,9 @@ def _text(value: Any) -> str:
     if isinstance(plain, bool):
         return "true" if plain else "false"
     return str(plain)
+
+
+def shown(alternative: Alternative) -> str:
+    """An arm for a message."""
+    arguments = get_args(alternative)
+    return f"list[{shown(arguments[0])}]" if arguments else str(getattr(alternative, "__name__", alternative))

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from schemas.errors import PipelineError, Problem
-from topologies.pipeline.model import BROKER_DEFAULT, AwaitStep, Pipeline, Retention, TokenKeys
+from topologies.pipeline.model import BROKER_DEFAULT, Pipeline, Retention, TokenKeys
+from topologies.pipeline.steps import AwaitStep
 from topologies.reading.advice import TOKENS_ADVICE, TOP_HINTS
 from topologies.reading.binding import Binding
 from topologies.reading.document import SET_FILE, Node, Problems, apply_overrides, note_faults, read_document

@@ -9,19 +9,9 @@ from typing import Any, Final, Literal
 from pydantic import ValidationError
 
 from schemas import limits
-from topologies.pipeline.model import (
-    AwaitStep,
-    Budget,
-    Cardinality,
-    KafkaTransport,
-    Retry,
-    RunStep,
-    Skip,
-    SqsTransport,
-    Step,
-    Value,
-)
 from topologies.pipeline.payloads import PayloadType
+from topologies.pipeline.steps import AwaitStep, Budget, Cardinality, Retry, RunStep, Skip, Step, Value
+from topologies.pipeline.transports import KafkaTransport, SqsTransport
 from topologies.reading.advice import AWAIT_HINTS, CARDINALITY_HINTS, INSIDE_AWAIT_HINTS, RUN_HINTS, TIMEOUT_ADVICE
 from topologies.reading.binding import Binding, not_yet
 from topologies.reading.document import Node, Problems, kebab_case

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from streams.engine.pool import Job, Pool
-from streams.engine.task import Event, Task
+from streams.engine.task import Event, Outputs, Task
 from streams.log.seam import Record
 
 Done = Callable[[Any, BaseException | None], None]
@@ -59,3 +59,7 @@ class Agenda:
         """The batch did not happen."""
         self.after.clear()
         self.touched.clear()
+
+
+Perform = Callable[[Any, Outputs, Event | None], None]
+"""Performs one kind of decision; `event` is what it was decided for, None when it follows from a row."""

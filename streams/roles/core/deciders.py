@@ -14,15 +14,16 @@ from schemas import facts, limits
 from schemas.envelopes import CancelCommand, ContinuationCompletion, ProviderCompletion, SubmitCommand
 from schemas.errors import PoisonRecord, TokenRejected
 from schemas.identity import interaction_id, parse_interaction_id
+from schemas.limits import MESSAGE_CHARS_MAX
 from state.execution import ExecutionRecord, ExecutionStatus
-from state.interaction import InteractionRecord, InteractionStatus
+from state.interaction import InteractionRecord, InteractionStatus, held_completion
 from state.item import ItemRecord
 from state.keys import interaction_key, item_key
 from state.tables.rows import PartitionRows
 from state.tables.timers import TimerIndex, due_of
 from state.unit import UnitRecord
-from streams.author.segments import describe_error
-from streams.author.shaping import shape, unshaped
+from streams.author.errors import describe_error
+from streams.author.shaping import shape
 from streams.engine.task import Outputs
 from streams.log.seam import Record
 from streams.roles.context import CoreContext
@@ -51,16 +52,16 @@ from streams.roles.core.events import (
 from streams.roles.core.intake import Intake
 from streams.roles.core.live_window import Sessions
 from streams.roles.core.retention import Retention
-from streams.roles.core.writer import Writer, held_completion
+from streams.roles.core.writer import Writer
 from topologies.decisions import publication
-from topologies.decisions.admission import Answer, Standing, admit, admit_held
+from topologies.decisions.admission import Answer, Standing, admit, admit_held, unshaped
 from topologies.decisions.continuation import complete_item, item_due, sweep
 from topologies.decisions.decision import Append, CloseSession, Decision, NoOp, Refuse
 from topologies.decisions.dispatch import dispatch_items
-from topologies.decisions.ending import MESSAGE_CHARS_MAX, cancel, fail
+from topologies.decisions.ending import cancel, fail
 from topologies.decisions.submission import submit
 from topologies.decisions.timeout import expire
-from topologies.pipeline.model import AwaitStep, RunStep
+from topologies.pipeline.steps import AwaitStep, RunStep
 
 Decide = Callable[[Any, Record | None, Outputs], Iterable[Decision]]
 

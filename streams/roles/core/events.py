@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from schemas.envelopes import Command, ContinuationCompletion, ProviderCompletion
 from schemas.errors import PoisonRecord
 from schemas.identity import InteractionRef
-from topologies.decisions.admission import Shape
-from topologies.decisions.dispatch import SourceItem
+from topologies.pipeline.items import SourceItem
+from topologies.pipeline.shapes import Shape
 
 if TYPE_CHECKING:
     from streams.roles.core.session import Session

@@ -21,7 +21,6 @@ from state.interaction import InteractionRecord
 from state.keys import interaction_key
 from state.tables.rows import PartitionRows, TaskClosed
 from streams.author.calls import StepProcessEnded
-from streams.author.shaping import Unshaped, unshaped
 from streams.engine.pool import Ticket
 from streams.log.seam import Record
 from streams.roles.context import CoreContext
@@ -35,7 +34,8 @@ from streams.roles.core.events import (
     RecordPoisoned,
     StrangeAnswerArrived,
 )
-from topologies.decisions.admission import Misshapen, Shape
+from topologies.decisions.admission import unshaped
+from topologies.pipeline.shapes import Misshapen, Shape, Unshaped
 
 INBOX_MAX = 2 * limits.BATCH_RECORDS_MAX
 """Records that may wait, in the inbox or decoded; beyond that reading pauses."""

@@ -25,17 +25,18 @@ from state.keys import interaction_key, item_index_of, span
 from state.tables.rows import PartitionRows, TaskClosed
 from state.unit import UnitRecord
 from streams.author.calls import StepProcessEnded
-from streams.author.segments import describe_error, run_steps, suffix_limit_s, time_limit_s
+from streams.author.errors import describe_error
+from streams.author.segments import run_steps, time_limit_s
+from streams.author.suffixes import suffix_limit_s
 from streams.engine.pool import Ticket
 from streams.engine.task import Event, Outputs
 from streams.roles.context import CoreContext
-from streams.roles.core.agenda import Agenda
+from streams.roles.core.agenda import Agenda, Perform
 from streams.roles.core.events import ItemsContinued, ItemsPulled, SourceFailed
 from streams.roles.core.session import Session
 from streams.roles.core.source import source_stream
-from streams.roles.core.writer import Perform
 from topologies.decisions.decision import CloseSession, Offer, OpenSession
-from topologies.decisions.dispatch import SourceItem
+from topologies.pipeline.items import SourceItem
 
 
 @dataclass(slots=True)

@@ -23,12 +23,11 @@ from streams.author.segments import run_steps, time_limit_s
 from streams.engine.pool import Job, Ticket
 from streams.engine.task import Event, Outputs
 from streams.roles.context import CoreContext
-from streams.roles.core.agenda import Agenda
+from streams.roles.core.agenda import Agenda, Perform
 from streams.roles.core.events import OutputPublished, PublicationBroke, ResultCollected, SegmentBroke, SegmentEnded
 from streams.roles.core.live_window import Sessions
-from streams.roles.core.publishing import collect, publish_object
-from streams.roles.core.source import stored_chunks, stored_payloads
-from streams.roles.core.writer import Perform
+from streams.roles.core.publishing import publish_object
+from streams.roles.core.stored import collect, stored_chunks, stored_payloads
 from topologies.decisions.advance import segment_input
 from topologies.decisions.decision import Collect, Publish, RunSegment
 

@@ -42,7 +42,7 @@ from streams.engine.restore import Restore, changelog_positions
 from streams.engine.task import Event, Outputs
 from streams.log.seam import Record, TopicPartition
 from streams.roles.context import CoreContext
-from streams.roles.core.agenda import Agenda
+from streams.roles.core.agenda import Agenda, Perform
 from streams.roles.core.deadlines import Deadlines
 from streams.roles.core.deciders import Deciders
 from streams.roles.core.events import (
@@ -60,7 +60,7 @@ from streams.roles.core.intake import Intake
 from streams.roles.core.live_window import Sessions
 from streams.roles.core.local_work import LocalWork
 from streams.roles.core.retention import Retention
-from streams.roles.core.writer import Perform, Writer
+from streams.roles.core.writer import Writer
 from topologies.decisions.advance import advance
 from topologies.decisions.decision import Append, Decision, Duplicate, HoldCompletion, NoOp
 from topologies.decisions.ending import fail

@@ -14,8 +14,6 @@ Nothing leaves before the commit: all of it goes into the batch's `Outputs`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
@@ -31,18 +29,17 @@ from schemas.envelopes import (
 from schemas.errors import PoisonRecord
 from schemas.facts import Fact
 from schemas.identity import interaction_id
-from state.interaction import InteractionRecord
+from state.interaction import held_completion
 from state.tables.rows import PartitionRows
 from streams.engine.task import Event, Outputs
 from streams.log.seam import Record
 from streams.roles import dead_letters
 from streams.roles.context import CoreContext
+from streams.roles.core.agenda import Perform
 from streams.roles.core.events import AnswerArrived, HeldAnswerMet, RecordMisplaced, StrangeAnswerArrived
 from topologies.decisions.decision import DeadLetterExecution, EmitContinuation, Refuse, Request, SendReply, WriteOutput
-from topologies.pipeline.model import KafkaTransport, TopicOutput, fill_template
-
-Perform = Callable[[Any, Outputs, Event | None], None]
-"""Performs one kind of decision; `event` is what it was decided for, None when it follows from a row."""
+from topologies.pipeline.ends import TopicOutput, fill_template
+from topologies.pipeline.transports import KafkaTransport
 
 
 class Writer:
@@ -185,18 +182,3 @@ class Writer:
         assert record is not None
         outputs.add(record.topic, record.value, key=record.key, partition=what.home)
         self._counts["misplaced", record.topic] += 1
-
-
-def held_completion(row: InteractionRecord) -> ProviderCompletion:
-    """The answer that is held on a row, as it came."""
-    assert row.answer is not None
-    topic, partition, offset = row.held_from or ("", -1, -1)
-    return ProviderCompletion(
-        row.unit_id.rsplit(".", 1)[0],
-        row.interaction_id,
-        row.answer,
-        actor=row.actor,
-        origin_topic=topic,
-        origin_partition=partition,
-        origin_offset=offset,
-    )
