@@ -6,6 +6,9 @@ KAWAIT_SEEDS says how many (`make test`: 2,000). A failure names its seed and ho
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +16,7 @@ from streams.simulation.planted import PLANTS, planted
 from streams.simulation.run import simulate
 from streams.simulation.world import STEPS, Coverage, Failed
 
+ROOT = Path(__file__).parents[2]
 SEEDS = int(os.environ.get("KAWAIT_SEEDS", "300"))
 PART = 100
 """Seeds of one test: a hang or a slow run shows which hundred it was."""
@@ -51,6 +55,20 @@ def test_a_seed_is_one_run() -> None:
     first, again, other = trace(7), trace(7), trace(8)
     assert first == again
     assert first != other
+
+
+def test_a_seed_is_one_run_in_every_process() -> None:
+    """Nothing follows the order of a set, which each process draws anew; seed 3 has timers that are due together."""
+    first, other = trace_of_a_process(3, hash_seed="1"), trace_of_a_process(3, hash_seed="2")
+    assert len(first) > 100
+    assert first == other
+
+
+def trace_of_a_process(seed: int, *, hash_seed: str) -> list[str]:
+    command = [sys.executable, "-m", "streams.simulation", "--seed", str(seed), "--trace"]
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()[:-1]  # the last line says how long it took
 
 
 def play(count: int) -> None:
