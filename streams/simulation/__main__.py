@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 from streams.clock import SystemClock
+from streams.simulation.coverage import STEPS, Coverage
 from streams.simulation.planted import PLANTS, planted
-from streams.simulation.run import simulate
+from streams.simulation.run import Failed, simulate
 from streams.simulation.scenario import PROJECT
-from streams.simulation.world import STEPS, Coverage, Failed
 
 
 def _say(text: str) -> None:

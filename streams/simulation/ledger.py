@@ -25,6 +25,14 @@ ENDINGS = (facts.RunSucceeded, facts.RunFailed, facts.RunCancelled)
 AFTER_THE_END = (facts.CompletionRefused,)
 
 
+def records_of(log: MemoryLog, topic: str) -> list[Record]:
+    """Every committed record that a topic still has."""
+    partitions = [TopicPartition(topic, number) for number in range(log.topics([topic], 1)[topic].partitions)]
+    reader = log.reader()
+    reader.assign(log.start_offsets(partitions, 1))
+    return reader.poll(1_000_000, 0)
+
+
 class Violation(AssertionError):
     """An invariant does not hold."""
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from streams.simulation.coverage import STEPS, Coverage
 from streams.simulation.planted import PLANTS, planted
-from streams.simulation.run import simulate
-from streams.simulation.world import STEPS, Coverage, Failed
+from streams.simulation.run import Failed, simulate
 
 ROOT = Path(__file__).parents[2]
 SEEDS = int(os.environ.get("KAWAIT_SEEDS", "300"))
