@@ -183,11 +183,12 @@ def partition_of(log: MemoryLog, at: TopicPartition) -> Partition:
     return log._broker.partition(at)  # noqa: SLF001
 
 
-def is_member(log: MemoryLog, consumer: MemoryGroupConsumer) -> bool:
-    """Whether a consumer owns what it thinks it owns."""
+def is_member(log: MemoryLog, consumer: MemoryGroupConsumer, *, though_rebalancing: bool = False) -> bool:
+    """Whether a consumer owns what it thinks it owns; while its group rebalances it may go on, but does not for long."""
     group = group_of(log, consumer.group)
     generation = consumer.metadata().generation
-    return consumer.member_id in group.members and group.generation == generation and not group.rebalancing
+    is_current = consumer.member_id in group.members and group.generation == generation
+    return is_current and (though_rebalancing or not group.rebalancing)
 
 
 def task_insides(task: CoreTask) -> tuple[Any, Any, Any]:

@@ -31,28 +31,14 @@ from state.keys import unit_key
 from streams.log.seam import TopicPartition
 from streams.simulation import verdict
 from streams.simulation.coverage import Coverage
-from streams.simulation.ledger import Violation
 from streams.simulation.machines import group_of, partition_of
 from streams.simulation.scenario import PROJECT, bounded, draw
+from streams.simulation.violation import Breach, Failed, Violation
 from streams.simulation.watch import Watch
 from streams.simulation.world import World, without_trace
 
 ROUNDS_MAX = 3_000
 """Rounds of peace after which a run that has not come to rest never will."""
-
-
-class Failed(AssertionError):
-    """A run in which something did not hold.
-
-    Attributes:
-        seed: Plays it again.
-    """
-
-    def __init__(self, seed: int, why: str) -> None:
-        self.seed = seed
-        super().__init__(
-            f"seed {seed}: {why}\n    again, with every move: python -m streams.simulation --seed {seed} --trace"
-        )
 
 
 def simulate(seed: int, *, project: Path = PROJECT, say: Callable[[str], None] | None = None) -> Coverage:
@@ -68,13 +54,12 @@ def simulate(seed: int, *, project: Path = PROJECT, say: Callable[[str], None] |
             world = World(scenario, say or without_trace)
             try:
                 play(world, Watch(world, logs))
-            except AssertionError as error:
-                raise Failed(seed, f"{error}\n    {scenario.describe()}") from error
+            except Violation as found:
+                raise Failed(seed, found.breach, f"{found}\n    {scenario.describe()}") from found
             except Exception as error:
                 where = "".join(traceback.format_tb(error.__traceback__)[-3:])
-                raise Failed(
-                    seed, f"a worker raised {type(error).__name__}: {error}\n    {scenario.describe()}\n{where}"
-                ) from error
+                why = f"a worker raised {type(error).__name__}: {error}\n    {scenario.describe()}\n{where}"
+                raise Failed(seed, Breach.WORKER_RAISED, why) from error
             return world.coverage
     finally:
         shutil.rmtree(output_dir, ignore_errors=True)
@@ -110,7 +95,7 @@ def _come_to_rest(world: World, watch: Watch) -> None:
             return
         world.advance(pause_ms)
         pause_ms = min(pause_ms * 2, 30_000)
-    raise Violation(f"the run does not come to rest: {_describe_open(world)}")
+    raise Violation(Breach.NEVER_AT_REST, f"the run does not come to rest: {_describe_open(world)}")
 
 
 def _is_consumed(world: World) -> bool:

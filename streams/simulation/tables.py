@@ -12,8 +12,8 @@ from state.keys import PREFIXES, TABLES, prefix_span
 from state.tables.memory import MemoryStore
 from streams.engine.restore import Restore
 from streams.roles.core.task import CoreTask
-from streams.simulation.ledger import Violation
 from streams.simulation.machines import consumer_of, is_idle, is_member, task_insides
+from streams.simulation.violation import Breach, Violation
 from streams.simulation.world import World
 
 
@@ -29,7 +29,8 @@ def check_tables(world: World) -> None:
             continue
         for task in machine.tasks:
             store, _, _ = task_insides(task)
-            compare(f"the tables of {machine.name}[{task.partition}]", rows_of(store), folded.get(task.partition, {}))
+            name = f"the tables of {machine.name}[{task.partition}]"
+            compare(Breach.TABLES_DIFFER, name, rows_of(store), folded.get(task.partition, {}))
 
 
 def folded_rows(world: World) -> dict[int, dict[bytes, bytes]]:
@@ -47,13 +48,14 @@ def rows_of(store: Any) -> dict[bytes, bytes]:
     return {key: value for prefix in PREFIXES.values() for key, value in store.scan(*prefix_span(prefix))}
 
 
-def compare(tables: str, rows: dict[bytes, bytes], wanted: dict[bytes, bytes]) -> None:
+def compare(breach: Breach, tables: str, rows: dict[bytes, bytes], wanted: dict[bytes, bytes]) -> None:
     """Find the first row that is not what the facts say."""
     if rows == wanted:
         return
     keys = sorted(key for key in {*rows, *wanted} if rows.get(key) != wanted.get(key))
     raise Violation(
-        f"{tables} are not what the facts say: {keys[0]!r} is {rows.get(keys[0])!r}, not {wanted.get(keys[0])!r} ({len(keys)} rows)"
+        breach,
+        f"{tables} are not what the facts say: {keys[0]!r} is {rows.get(keys[0])!r}, not {wanted.get(keys[0])!r} ({len(keys)} rows)",
     )
 
 
@@ -73,8 +75,11 @@ def check_restore(world: World) -> None:
             reopen=MemoryStore,
         )
         if not restore.step(1):
-            raise Violation(f"the restore of partition {partition} does not end: {restore.waiting_for}")
-        compare(f"the restored tables of partition {partition}", rows_of(restored), folded.get(partition, {}))
+            raise Violation(
+                Breach.RESTORE_DIFFERS, f"the restore of partition {partition} does not end: {restore.waiting_for}"
+            )
+        name = f"the restored tables of partition {partition}"
+        compare(Breach.RESTORE_DIFFERS, name, rows_of(restored), folded.get(partition, {}))
 
 
 def check_waiting(world: World) -> None:
@@ -98,4 +103,6 @@ def _check_waiting(world: World, task: CoreTask) -> None:
     for key, _ in store.scan(*prefix_span("e")):
         execution: ExecutionRecord | None = world.ledger.rows.get(key)
         if execution is not None and not execution.is_terminal and execution.execution_id not in armed | serving:
-            raise Violation(f"{execution.execution_id} ({execution.status}) waits for nothing")
+            raise Violation(
+                Breach.WAITS_FOR_NOTHING, f"{execution.execution_id} ({execution.status}) waits for nothing"
+            )

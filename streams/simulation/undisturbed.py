@@ -16,10 +16,11 @@ from state.tables.memory import MemoryStoreFactory
 from streams.clock import ManualClock
 from streams.doors.submissions import send
 from streams.log.memory.log import MemoryLog
-from streams.simulation.ledger import Ledger, Violation, records_of
+from streams.simulation.ledger import Ledger, records_of
 from streams.simulation.machines import QuietMetrics
 from streams.simulation.outside import Outside
 from streams.simulation.scenario import OUTPUT_TOPIC, Scenario
+from streams.simulation.violation import Breach, Violation
 from streams.simulation.world import World
 from streams.testing.inline_pool import InlinePool
 from streams.worker.assembly import build_worker
@@ -65,7 +66,7 @@ class _Outcomes:
             return None
         path = self._output.location / f"{execution.execution_id}.out"
         if execution.status is ExecutionStatus.SUCCEEDED and execution.outputs != [str(path)]:
-            raise Violation(f"{execution.execution_id} says it published {execution.outputs}")
+            raise Violation(Breach.WRONG_PUBLICATION, f"{execution.execution_id} says it published {execution.outputs}")
         return path.read_bytes() if path.exists() else None
 
 
@@ -86,7 +87,10 @@ def check_undisturbed(world: World) -> None:
         mine, theirs = outcomes.of(execution_id), calm.of(execution_id)
         if mine != theirs:
             ending = other.ledger.ended[execution_id]
-            raise Violation(f"{execution_id} ended as {mine}; undisturbed, on the other path, as {theirs} ({ending})")
+            raise Violation(
+                Breach.OUTPUTS_DIFFER,
+                f"{execution_id} ended as {mine}; undisturbed, on the other path, as {theirs} ({ending})",
+            )
 
 
 def _check_lines(world: World, execution_id: str, outcome: Outcome) -> None:
@@ -98,7 +102,10 @@ def _check_lines(world: World, execution_id: str, outcome: Outcome) -> None:
         for payload in fact.outputs
     )
     if Counter(outcome.lines) - stored:
-        raise Violation(f"{execution_id} ({outcome.status}) wrote {outcome.lines}, its items made {stored}")
+        raise Violation(
+            Breach.WRONG_PUBLICATION,
+            f"{execution_id} ({outcome.status}) wrote {outcome.lines}, its items made {stored}",
+        )
 
 
 def _other_path(scenario: Scenario) -> Scenario:
@@ -164,7 +171,7 @@ class _Undisturbed:
                 pause_ms = min(pause_ms * 2, 30_000)
             elif moved:
                 pause_ms = 100
-        raise Violation(f"the undisturbed run does not come to rest: {self.ledger.rows.by_key}")
+        raise Violation(Breach.OUTPUTS_DIFFER, f"the undisturbed run does not come to rest: {self.ledger.rows.by_key}")
 
     def _answer(self) -> bool:
         self._outside.look()

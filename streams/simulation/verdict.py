@@ -13,10 +13,11 @@ from state.item import ItemRecord, ItemStatus
 from state.keys import item_key, unit_key
 from state.unit import UnitRecord
 from streams.author.suffixes import Suffix
-from streams.simulation.ledger import Violation, records_of
+from streams.simulation.ledger import records_of
 from streams.simulation.outside import Sent
 from streams.simulation.tables import check_restore, check_tables
 from streams.simulation.undisturbed import check_undisturbed
+from streams.simulation.violation import Breach, Violation
 from streams.simulation.world import World
 
 
@@ -50,12 +51,12 @@ def check_endings(world: World) -> None:
             case facts.RunFailed():
                 _check_failure(world, ending)
                 if dead[execution_id] != 1:
-                    raise Violation(f"{ending} has {dead[execution_id]} dead letters")
+                    raise Violation(Breach.DEAD_LETTERS_MISCOUNTED, f"{ending} has {dead[execution_id]} dead letters")
             case facts.RunCancelled() if execution_id not in world.cancelled:
-                raise Violation(f"{ending}, and nobody asked for it")
+                raise Violation(Breach.UNEXPECTED_ENDING, f"{ending}, and nobody asked for it")
             case _:
                 if dead[execution_id]:
-                    raise Violation(f"{ending} has a dead letter")
+                    raise Violation(Breach.DEAD_LETTERS_MISCOUNTED, f"{ending} has a dead letter")
     replies = Counter(
         (reply.execution_id, reply.status)
         for record in records_of(world.log, world.names.replies)
@@ -66,9 +67,11 @@ def check_endings(world: World) -> None:
         assert execution is not None
         told = [status for name, status in replies.elements() if name == execution_id]
         if told != [execution.status]:
-            raise Violation(f"{execution_id} ended as {execution.status}, and doors were told {told}")
+            raise Violation(
+                Breach.OUTCOME_NOT_TOLD, f"{execution_id} ended as {execution.status}, and doors were told {told}"
+            )
     if any(letter.reason == "not-committable" for letter in letters):
-        raise Violation(f"a dead letter is not-committable: {letters}")
+        raise Violation(Breach.EVENT_BLAMED, f"a dead letter is not-committable: {letters}")
 
 
 def _check_failure(world: World, ending: facts.RunFailed) -> None:
@@ -87,9 +90,9 @@ def _check_failure(world: World, ending: facts.RunFailed) -> None:
         "CALL_TIMEOUT": scenario.stalls or len(lost) >= limits.PUBLICATION_ATTEMPTS_MAX - 1,
     }
     if not allowed.get(ending.error_code):
-        raise Violation(f"{ending} was not to be expected")
+        raise Violation(Breach.UNEXPECTED_ENDING, f"{ending} was not to be expected")
     if "CONTINUATION_LOST" in ending.error_message:
-        raise Violation(f"{ending}: an agent was there")
+        raise Violation(Breach.UNEXPECTED_ENDING, f"{ending}: an agent was there")
 
 
 # --- requests and answers ----------------------------------------------------------------------------------------------
@@ -106,14 +109,17 @@ def check_requests(world: World) -> None:
         sent = outside.requests.get((iid, fact.attempt), 0)
         wanted = {1} if fact.requested else ({0, 1} if iid in refused else {0})
         if sent not in wanted:
-            raise Violation(f"{iid} has {sent} request records (requested {fact.requested}, refused {iid in refused})")
+            raise Violation(
+                Breach.REQUESTS_MISCOUNTED,
+                f"{iid} has {sent} request records (requested {fact.requested}, refused {iid in refused})",
+            )
         if not fact.requested and not sent and iid not in world.ledger.admitted and iid not in world.ledger.timed_out:
             unit: UnitRecord = world.ledger.rows.get(unit_key(fact.unit_id))
             if unit.is_open:
-                raise Violation(f"{iid} was never asked, its held answer never judged")
+                raise Violation(Breach.HELD_ANSWER_FORGOTTEN, f"{iid} was never asked, its held answer never judged")
     for (iid, attempt), count in outside.requests.items():
         if iid not in world.ledger.dispatched or count != 1:
-            raise Violation(f"{iid} has {count} request records of attempt {attempt}")
+            raise Violation(Breach.REQUESTS_MISCOUNTED, f"{iid} has {count} request records of attempt {attempt}")
 
 
 def check_answers(world: World) -> None:
@@ -123,7 +129,7 @@ def check_answers(world: World) -> None:
         refusal = codec.decode(record.value)
         assert isinstance(refusal, Refusal)
         if not refusal.origin_topic:
-            raise Violation(f"{refusal} does not say where the answer came in")
+            raise Violation(Breach.ORIGIN_UNKNOWN, f"{refusal} does not say where the answer came in")
         refusals.setdefault((refusal.origin_topic, refusal.origin_partition, refusal.origin_offset), []).append(refusal)
     dead = Counter(
         (letter.origin_topic, letter.origin_partition, letter.origin_offset)
@@ -135,12 +141,18 @@ def check_answers(world: World) -> None:
         refused = refusals.get(origin, [])
         if sent.expects == "dead":
             if dead[origin] != 1 or refused:
-                raise Violation(f"{sent} at {origin} has {dead[origin]} dead letters and {len(refused)} refusals")
+                raise Violation(
+                    Breach.ANSWER_MISJUDGED,
+                    f"{sent} at {origin} has {dead[origin]} dead letters and {len(refused)} refusals",
+                )
             continue
         if dead[origin] or len(refused) > 1 or (sent.expects == "refused" and not refused):
-            raise Violation(f"{sent} at {origin} has {dead[origin]} dead letters and {len(refused)} refusals")
+            raise Violation(
+                Breach.ANSWER_MISJUDGED,
+                f"{sent} at {origin} has {dead[origin]} dead letters and {len(refused)} refusals",
+            )
         if not refused and not _is_taken(world, sent):
-            raise Violation(f"{sent} at {origin} has no outcome")
+            raise Violation(Breach.ANSWER_WITHOUT_OUTCOME, f"{sent} at {origin} has no outcome")
         if sent.proven and not world.clock_was_set:
             _check_on_time(world, sent, stored_at.get(origin), refused)
 
@@ -186,7 +198,8 @@ def _check_on_time(world: World, sent: Sent, stored_at_ms: int | None, refused: 
         and sent.interaction_id not in world.ledger.held
     ):
         raise Violation(
-            f"{sent} was there at {stored_at_ms}, the deadline was {dispatched.deadline_ms}, and it timed out"
+            Breach.TIMED_OUT_IN_TIME,
+            f"{sent} was there at {stored_at_ms}, the deadline was {dispatched.deadline_ms}, and it timed out",
         )
 
 
@@ -203,16 +216,16 @@ def check_items(world: World) -> None:
         item: ItemRecord = world.ledger.rows.get(item_key(unit_id, int(index)))
         admitted = world.ledger.admitted.get(iid)
         if item.status is not ItemStatus.SUCCEEDED:
-            raise Violation(f"{item} was continued")
+            raise Violation(Breach.WRONG_ITEM_OUTPUT, f"{item} was continued")
         if admitted is None:
             if item.outputs or iid not in world.ledger.timed_out:
-                raise Violation(f"{item} was never answered")
+                raise Violation(Breach.WRONG_ITEM_OUTPUT, f"{item} was never answered")
             continue
         author.calls.clear()
         author.calls.update({("suffix", *_place(admitted.completion)): author.ALWAYS})
         wanted = Suffix(pipeline, int(unit_id.rsplit(".", 1)[1])).run(admitted.completion)
         if item.outputs != wanted:
-            raise Violation(f"{item} should hold {wanted}")
+            raise Violation(Breach.WRONG_ITEM_OUTPUT, f"{item} should hold {wanted}")
 
 
 def _place(completion: bytes) -> tuple[str, int]:

@@ -6,13 +6,26 @@ from typing import Any
 
 from state.interaction import InteractionStatus
 from state.keys import interaction_key
-from streams.simulation.ledger import Violation
-from streams.simulation.machines import Machine, task_insides
+from streams.roles.core.events import OutputPublished, PublicationBroke, ResultCollected, SegmentBroke, SegmentEnded
+from streams.simulation.machines import Machine, consumer_of, is_member, task_insides
 from streams.simulation.tables import check_tables, check_waiting
+from streams.simulation.violation import Breach, Violation
 from streams.simulation.world import World
 
-SUSPICIOUS = ("a batch could not be decided", "an event cannot be committed")
-"""What a worker logs when its own code is wrong."""
+SUSPICIOUS = {
+    "a batch could not be decided": Breach.BATCH_NOT_DECIDED,
+    "an event cannot be committed": Breach.EVENT_BLAMED,
+}
+"""What a worker logs when its own code is wrong: how the line starts, and what that means here, where no record is too large."""
+
+WORK_ENDS = (SegmentEnded, SegmentBroke, OutputPublished, PublicationBroke, ResultCollected)
+"""Events that end the local work of an execution."""
+
+SENT = 4
+"""The numbered step of a commit before which the broker has taken the positions of the batch, or refused them."""
+
+COMMITTED = 6
+"""The numbered step of a commit before which the batch is committed."""
 
 RELEASE = 7
 """The numbered step of a commit that releases what the batch decided, offers among it."""
@@ -29,6 +42,8 @@ class Watch:
         self._world = world
         self._logs = logs
         self._logs_read = 0
+        self._zombies: set[tuple[Machine, str]] = set()
+        """The loops that have sent positions of partitions which are not theirs."""
         world.before_step = self.before_step
 
     def after_move(self) -> None:
@@ -39,23 +54,50 @@ class Watch:
         if not world.is_broker_away:
             world.ledger.follow()
         self._read_logs()
+        for machine in world.running():
+            self._check_work(machine)
         if world.rng.random() < 0.05 and not world.is_broker_away and world.is_between_steps:
             world.coverage.faults["tables compared"] += 1
             check_tables(world)
             check_waiting(world)
 
     def before_step(self, machine: Machine, role: str, step: int) -> None:
-        """Check what a loop is about to do in a numbered step of its commit."""
-        if step < RELEASE and role == "core":
-            self._check_offers(machine)
+        """Check what a loop has done and is about to do."""
+        self._check_owner(machine, role, step)
+        if role == "core":
+            self._check_work(machine)
+            if step < RELEASE:
+                self._check_offers(machine)
 
     def _read_logs(self) -> None:
         for event in self._logs[self._logs_read :]:
             if self._world.tracing:
                 self._world.say(f"log: { ({name: value for name, value in event.items() if name != 'exc_info'}) }")
-            if str(event.get("event", "")).startswith(SUSPICIOUS):
-                raise Violation(f"a worker logged {event}")
+            for start, breach in SUSPICIOUS.items():
+                if str(event.get("event", "")).startswith(start):
+                    raise Violation(breach, f"a worker logged {event}")
         self._logs_read = len(self._logs)
+
+    def _check_owner(self, machine: Machine, role: str, step: int) -> None:
+        """Who does not own its partitions any more when it sends their positions never commits."""
+        assert machine.worker is not None
+        loop = machine, role
+        if step == SENT:
+            consumer = consumer_of(machine.worker.loops[role])
+            self._zombies.discard(loop)
+            if consumer is not None and not is_member(self._world.log, consumer, though_rebalancing=True):
+                self._zombies.add(loop)
+        elif step == COMMITTED and loop in self._zombies:
+            raise Violation(Breach.ZOMBIE_COMMITTED, f"{machine.name} committed as {role} for partitions it had lost")
+
+    def _check_work(self, machine: Machine) -> None:
+        """Local work counts as running until its end is decided: else it may be started a second time."""
+        for task in machine.tasks:
+            for event in task.agenda.ready:
+                if isinstance(event.what, WORK_ENDS) and not task.work.is_running(event.what.execution_id):
+                    raise Violation(
+                        Breach.WORK_FORGOTTEN, f"{event.what} waits to be decided, and may be started again meanwhile"
+                    )
 
     def _check_offers(self, machine: Machine) -> None:
         """Nothing is offered before its completion is committed."""
@@ -65,7 +107,9 @@ class Watch:
                 keys = [interaction_key(session.unit_id, index) for index in session.offers]
                 for key, value in zip(keys, store.get_many(keys), strict=True):
                     if value is None or not self._is_answered(key):
-                        raise Violation(f"{key!r} was offered before its completion was committed")
+                        raise Violation(
+                            Breach.OFFERED_BEFORE_COMMIT, f"{key!r} was offered before its completion was committed"
+                        )
 
     def _is_answered(self, key: bytes) -> bool:
         """Whether the facts say so, those that the ledger has not read yet included."""

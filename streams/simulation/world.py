@@ -18,10 +18,11 @@ from streams.doors.submissions import send
 from streams.log.memory.broker import CommitFault
 from streams.log.memory.log import MemoryLog
 from streams.simulation.coverage import STEPS, Coverage
-from streams.simulation.ledger import Ledger, Violation
+from streams.simulation.ledger import Ledger
 from streams.simulation.machines import Killed, Machine, consumer_of, group_of, transactional_id_of
 from streams.simulation.outside import Outside
 from streams.simulation.scenario import Scenario
+from streams.simulation.violation import Violation
 from streams.worker.topics import ensure_topics, verify_topics
 
 _ROLES = ("core", "core", "core", "ingress", "continuation")
