@@ -18,7 +18,7 @@ from schemas.envelopes import (
     ProviderCompletion,
 )
 from schemas.facts import Fact
-from schemas.identity import interaction_id
+from schemas.identity import execution_of, interaction_id
 from state.transition import Transitions, by_status, illegal
 
 
@@ -184,7 +184,7 @@ def held_completion(row: InteractionRecord) -> ProviderCompletion:
     assert row.answer is not None
     topic, partition, offset = row.held_from or ("", -1, -1)
     return ProviderCompletion(
-        row.unit_id.rsplit(".", 1)[0],
+        execution_of(row.unit_id),
         row.interaction_id,
         row.answer,
         actor=row.actor,

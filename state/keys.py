@@ -78,6 +78,31 @@ def split_key(key: bytes) -> tuple[str, bytes]:
     return TABLES[chr(key[0])], key[2:]
 
 
+def execution_of_key(key: bytes) -> str:
+    """The execution that a row of any table belongs to."""
+    return key[2:].decode().split(".", 1)[0]
+
+
+def is_interaction(key: bytes) -> bool:
+    """Whether the row is an interaction."""
+    return key.startswith(b"i/")
+
+
+def interaction_of_item(key: bytes) -> bytes:
+    """Key of the interaction whose item's key this is."""
+    return b"i" + key[1:]
+
+
+def step_of_key(key: bytes) -> int:
+    """The number of the await step that an interaction or item belongs to."""
+    return int(key.rsplit(b".", 2)[1])
+
+
+def table_of(key: bytes) -> str:
+    """The table of a row."""
+    return TABLES[chr(key[0])]
+
+
 def item_index_of(key: bytes) -> int | None:
     """The item index in an interaction's or item's key; None for a scalar's."""
     last = key.rsplit(b".", 1)[1]

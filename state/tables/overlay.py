@@ -8,6 +8,7 @@ from typing import Any
 from state.folding import Row, decode_row, encode_row
 from state.interaction import InteractionRecord
 from state.item import ItemRecord, ItemStatus
+from state.keys import interaction_of_item
 from state.tables.store import ChangelogPosition, Store
 
 HOT_ROWS_MAX = 20_000
@@ -112,6 +113,6 @@ class Overlay:
             if type(record) is InteractionRecord:
                 hot.put(key, record)
             elif type(record) is ItemRecord and record.status is _SUCCEEDED:
-                hot.discard(b"i" + key[1:])
+                hot.discard(interaction_of_item(key))
             elif record is None:
                 hot.discard(key)

@@ -6,12 +6,11 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from schemas import codec
 from schemas.envelopes import ProviderCompletion
 from schemas.errors import UsageError
-from schemas.identity import home_partition, parse_interaction_id
-from schemas.names import Names
+from schemas.identity import parse_interaction_id
 from streams.doors.outcomes import STORE_TIMEOUT_S
+from streams.doors.submissions import send
 from streams.log.seam import Log
 from topologies.pipeline.model import Pipeline
 from topologies.pipeline.steps import AwaitStep
@@ -59,13 +58,7 @@ def send_answer(pipeline: Pipeline, log: Log, answer: AnswerCommand, *, timeout_
                 answer.idempotency_key,
                 answer.actor,
             )
-            producer.send(
-                Names.of(pipeline.app).completions,
-                codec.encode(completion),
-                key=ref.execution_id.encode(),
-                partition=home_partition(ref.execution_id, pipeline.partitions),
-                timeout_s=timeout_s,
-            )
+            send(pipeline, producer, completion, timeout_s=timeout_s)
     finally:
         producer.close()
 

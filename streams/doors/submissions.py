@@ -11,9 +11,9 @@ from pydantic import ValidationError
 
 from connectors.objects.listing import ObjectIdentity, identify, submission_key
 from schemas import codec, limits
-from schemas.envelopes import DEFAULT_TENANT, SubmitCommand
+from schemas.envelopes import DEFAULT_TENANT, Command, ProviderCompletion, SubmitCommand
 from schemas.errors import UsageError
-from schemas.identity import execution_id, home_partition
+from schemas.identity import execution_id
 from schemas.names import Names
 from streams.log.seam import PlainProducer
 from topologies.pipeline.model import Pipeline
@@ -74,20 +74,16 @@ def _canonical(pipeline: Pipeline, value: bytes, what: str) -> bytes:
     return payload
 
 
-def send(pipeline: Pipeline, producer: PlainProducer, command: SubmitCommand, *, timeout_s: float) -> None:
-    """Write a submission where its execution lives.
+def send(
+    pipeline: Pipeline, producer: PlainProducer, message: Command | ProviderCompletion, *, timeout_s: float
+) -> None:
+    """Write a command or an answer where its execution lives.
 
     Raises:
         LogUnavailable: not stored within `timeout_s`.
     """
-    partition = home_partition(command.execution_id, pipeline.partitions)
-    producer.send(
-        Names.of(pipeline.app).commands,
-        codec.encode(command),
-        key=command.execution_id.encode(),
-        partition=partition,
-        timeout_s=timeout_s,
-    )
+    topic, key, partition = Names.of(pipeline.app).home_of(message, pipeline.partitions)
+    producer.send(topic, codec.encode(message), key=key, partition=partition, timeout_s=timeout_s)
 
 
 def command_of(

@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from schemas import codec, limits
 from schemas.envelopes import Continuation, ContinuationCompletion
 from schemas.errors import CallTimeout, PoisonRecord
-from schemas.identity import home_partition
 from schemas.limits import MESSAGE_CHARS_MAX
 from schemas.names import Names
 from streams.author.calls import Author, StepProcessEnded
@@ -32,8 +30,6 @@ from topologies.pipeline.model import Pipeline
 
 if TYPE_CHECKING:
     from streams.clock import Clock
-
-_home = lru_cache(maxsize=4_096)(home_partition)
 
 
 @dataclass(kw_only=True)
@@ -184,8 +180,11 @@ class ContinuationTask(StatelessTask):
             self.quarantine(event, what, outputs)
             return
         assert isinstance(what, ContinuationCompletion)
-        home = _home(what.execution_id, self._ctx.pipeline.partitions)
-        outputs.add(self._ctx.names.completions, codec.encode(what), key=what.execution_id.encode(), partition=home)
+        self._answer(what, outputs)
+
+    def _answer(self, completion: ContinuationCompletion, outputs: Outputs) -> None:
+        topic, key, partition = self._ctx.names.home_of(completion, self._ctx.pipeline.partitions)
+        outputs.add(topic, codec.encode(completion), key=key, partition=partition)
 
     def apply(self, rows: Mapping[bytes, bytes | None], ends: Mapping[TopicPartition, int]) -> None:
         """The batch is committed: count it."""
@@ -206,11 +205,7 @@ class ContinuationTask(StatelessTask):
         at_ms = self._ctx.clock.now_ms()
         dead_letters.write_record(outputs, self._ctx.names, event.record, reason=reason, detail=detail, at_ms=at_ms)
         if isinstance(event.what, ContinuationCompletion):  # the owner must hear of it
-            failed = outcome_failed(event.what, "OUTPUT_TOO_LARGE", detail)
-            home = _home(failed.execution_id, self._ctx.pipeline.partitions)
-            outputs.add(
-                self._ctx.names.completions, codec.encode(failed), key=failed.execution_id.encode(), partition=home
-            )
+            self._answer(outcome_failed(event.what, "OUTPUT_TOO_LARGE", detail), outputs)
 
     def close(self) -> None:
         """Results of running suffixes are dropped; another member runs those records again."""

@@ -119,11 +119,7 @@ class TopologyTestDriver:
 
     def cancel(self, execution_id: str, *, reason: str = "test") -> None:
         """Cancel an execution."""
-        command = CancelCommand(execution_id, reason)
-        partition = home_partition(execution_id, self.pipeline.partitions)
-        self._doors.send(
-            self.names.commands, codec.encode(command), key=execution_id.encode(), partition=partition, timeout_s=1
-        )
+        send(self.pipeline, self._doors, CancelCommand(execution_id, reason), timeout_s=1)
 
     def complete(
         self, request: RequestEnvelope, value: Any, *, token: str | None = None, topic: str | None = None

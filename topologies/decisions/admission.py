@@ -20,7 +20,7 @@ import msgspec
 
 from schemas import facts, limits
 from schemas.envelopes import ProviderCompletion
-from schemas.identity import InteractionRef
+from schemas.identity import InteractionRef, execution_of
 from state.execution import ExecutionRecord, ExecutionStatus
 from state.interaction import InteractionRecord, InteractionStatus
 from state.unit import UnitRecord, UnitStatus
@@ -111,7 +111,7 @@ def _step_of(pipeline: Pipeline, ref: InteractionRef) -> AwaitStep | None:
     step = pipeline.steps[ref.step_index]
     if not isinstance(step, AwaitStep):
         return None
-    return step if pipeline.is_itemised(step.index) == (ref.item_index is not None) else None
+    return step if step.itemised == (ref.item_index is not None) else None
 
 
 def _proven(step: AwaitStep, answer: Answer) -> bool:
@@ -251,7 +251,7 @@ def admit_held(pipeline: Pipeline, answer: Answer, rows: Standing, *, live: bool
 
 def _request_of(interaction: InteractionRecord) -> facts.BoundaryInteractionDispatched:
     return facts.BoundaryInteractionDispatched(
-        interaction.unit_id.rsplit(".", 1)[0],
+        execution_of(interaction.unit_id),
         interaction.dispatched_at_ms,
         interaction.unit_id,
         interaction.item_index,

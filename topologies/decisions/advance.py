@@ -98,7 +98,7 @@ def _release(pipeline: Pipeline, execution: ExecutionRecord, unit: UnitRecord, *
 
 def _release_itemised(pipeline: Pipeline, execution: ExecutionRecord, unit: UnitRecord, *, now_ms: int) -> Decisions:
     """Every item has its outputs: the execution goes on at the next aggregate, or at the end with the unit still open."""
-    stop = pipeline.suffix_stop(unit.step_index)
+    stop = pipeline.await_step(unit.step_index).suffix_stop
     released: Decisions = [Append(_resume_at(execution, unit, stop, now_ms)), CloseSession(unit.unit_id)]
     if stop < len(pipeline.steps):
         released.insert(
@@ -127,7 +127,7 @@ def _go_on(
     if unit is not None and unit.itemised and unit.is_open and unit.step_index >= execution.step_index:
         return _dispatching(pipeline, execution, unit, local, now_ms=now_ms)
     boundary = pipeline.next_await(execution.step_index)
-    if boundary is not None and pipeline.is_itemised(boundary):
+    if boundary is not None and pipeline.await_step(boundary).itemised:
         return _open_stream(pipeline, execution, boundary, view, now_ms=now_ms)
     if boundary == execution.step_index:
         return _ask(pipeline, execution, pipeline.await_step(boundary), view, now_ms=now_ms)

@@ -67,7 +67,7 @@ def emit(
 ) -> Decisions:
     """Emit the continuation record of one item; the wait for its answer has a deadline that doubles with each emission."""
     due_ms = now_ms + limits.CONTINUATION_TIMEOUT_MS * 2**emissions
-    stop = pipeline.suffix_stop(unit.step_index)
+    stop = pipeline.await_step(unit.step_index).suffix_stop
     created = facts.ContinuationSegmentCreated(
         execution.execution_id, now_ms, unit.unit_id, item_index, attempt, unit.step_index + 1, due_ms
     )
@@ -139,7 +139,9 @@ def complete_item(
     done = facts.ContinuationCompleted(
         execution.execution_id, now_ms, unit.unit_id, result.item_index, result.attempt, result.outputs
     )
-    to_topic = isinstance(pipeline.output, TopicOutput) and pipeline.suffix_stop(unit.step_index) == len(pipeline.steps)
+    to_topic = isinstance(pipeline.output, TopicOutput) and pipeline.await_step(unit.step_index).suffix_stop == len(
+        pipeline.steps
+    )
     outputs = [WriteOutput(execution.execution_id, payload) for payload in result.outputs] if to_topic else []
     return [Append(done), *outputs]
 

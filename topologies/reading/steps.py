@@ -215,7 +215,14 @@ def _await_step(read: ReadStep, index: int, step_id: str, binding: Binding) -> A
     live, window, idle_ms = _live(inside)
     inside.finish(INSIDE_AWAIT_HINTS)
     projection_faulty = projection is None and inside.has("completion")
-    if types.input is None or types.output is None or timeout_ms is None or transport is None or projection_faulty:
+    if (
+        types.input is None
+        or types.output is None
+        or answer_type is None
+        or timeout_ms is None
+        or transport is None
+        or projection_faulty
+    ):
         return None
     return AwaitStep(
         index=index,
@@ -235,6 +242,7 @@ def _await_step(read: ReadStep, index: int, step_id: str, binding: Binding) -> A
         window=window,
         idle_ms=idle_ms,
         projection=projection,
+        answer_type=answer_type,
         on_timeout=on_timeout,
         remind_after_ms=remind_after_ms,
         assignee=assignee,

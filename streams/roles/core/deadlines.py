@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from schemas.errors import LogUnavailable
+from state.keys import is_interaction
 from state.tables.timers import TimerIndex
 from streams.log.seam import TopicPartition
 from streams.roles.context import CoreContext
@@ -44,8 +45,8 @@ class Deadlines:
         if not keys:
             self._gate = None
             return []
-        others = [key for key in keys if key[:1] != b"i"]
-        deadlines = [key for key in keys if key[:1] == b"i"]
+        others = [key for key in keys if not is_interaction(key)]
+        deadlines = [key for key in keys if is_interaction(key)]
         if deadlines and not self._is_gate_open():
             return others
         # The end was read after those deadlines only that were due then.

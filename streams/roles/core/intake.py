@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from schemas import codec, limits
@@ -46,7 +45,6 @@ DEATHS_MAX = 3
 _PROJECTION_LIMIT_S = limits.CALL_TIMEOUT_DEFAULT_MS / 1000
 _COMMANDS = (SubmitCommand, CancelCommand, RedriveCommand)
 _COMPLETIONS = (ProviderCompletion, ContinuationCompletion)
-_home = lru_cache(maxsize=4_096)(home_partition)
 
 Arrival = AnswerArrived | ContinuationArrived | StrangeAnswerArrived | RecordPoisoned | RecordMisplaced
 
@@ -125,7 +123,7 @@ class Intake:
             value = codec.decode(record.value)
             if type(value) not in kinds:
                 raise PoisonRecord("wrong-kind", f"a {type(value).__name__} does not belong on {record.topic}")
-            home = _home(value.execution_id, self._pipeline.partitions)
+            home = home_partition(value.execution_id, self._pipeline.partitions)
             if home != self._partition:
                 return RecordMisplaced(home)
             if isinstance(value, ContinuationCompletion):

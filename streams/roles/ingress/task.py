@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from schemas import codec
@@ -18,7 +17,7 @@ from schemas.envelopes import (
     SubmitCommand,
 )
 from schemas.errors import PoisonRecord, TokenRejected
-from schemas.identity import InteractionRef, execution_id, home_partition
+from schemas.identity import InteractionRef, execution_id
 from streams.engine.stateless import StatelessTask
 from streams.engine.task import Event, Outputs
 from streams.roles import dead_letters
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
     from streams.telemetry.metrics import Metrics
     from topologies.pipeline.model import Pipeline
 from streams.roles.ingress.records import read_answer
-
-_home = lru_cache(maxsize=4_096)(home_partition)
 
 
 @dataclass(kw_only=True)
@@ -115,8 +112,7 @@ class IngressTask(StatelessTask):
             raise PoisonRecord("wrong-shape", f"not a {source.type.name}: {error}") from error
         identity = execution_id(DEFAULT_TENANT, pipeline.name, f"topic:{source.topic}:{key}")
         command = SubmitCommand(identity, DEFAULT_TENANT, pipeline.name, key, payload)
-        home = _home(identity, pipeline.partitions)
-        outputs.add(self._ctx.names.commands, codec.encode(command), key=identity.encode(), partition=home)
+        self._send_home(command, outputs)
 
     def _rekey(self, record: Record, outputs: Outputs) -> None:
         completion, ref = read_answer(record)
@@ -130,9 +126,11 @@ class IngressTask(StatelessTask):
                 outputs, self._ctx.names, completion, step, reason=reason, detail=detail, at_ms=at_ms
             )
             return
-        home = _home(completion.execution_id, self._ctx.pipeline.partitions)
-        key = completion.execution_id.encode()
-        outputs.add(self._ctx.names.completions, codec.encode(completion), key=key, partition=home)
+        self._send_home(completion, outputs)
+
+    def _send_home(self, message: SubmitCommand | ProviderCompletion, outputs: Outputs) -> None:
+        topic, key, partition = self._ctx.names.home_of(message, self._ctx.pipeline.partitions)
+        outputs.add(topic, codec.encode(message), key=key, partition=partition)
 
     def _refusal(self, completion: ProviderCompletion, step: AwaitStep | None) -> tuple[str, str] | None:
         """What can be said without a row: reason and detail."""
