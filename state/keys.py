@@ -17,6 +17,9 @@ from schemas.identity import UNARY
 TABLES = {"e": "executions", "u": "units", "i": "interactions", "t": "items"}
 """Prefix of a row's key -> table name; its changelog topic is `<app>.<table>-changelog`."""
 
+INTERACTIONS = b"i/"
+"""What the keys of all interactions begin with."""
+
 _UNARY = UNARY.encode()
 
 PREFIXES = {table: prefix for prefix, table in TABLES.items()}
@@ -85,7 +88,7 @@ def execution_of_key(key: bytes) -> str:
 
 def is_interaction(key: bytes) -> bool:
     """Whether the row is an interaction."""
-    return key.startswith(b"i/")
+    return key.startswith(INTERACTIONS)
 
 
 def interaction_of_item(key: bytes) -> bytes:

@@ -77,8 +77,7 @@ class Suffix:
     @staticmethod
     def _bounded(payload: bytes) -> bytes:
         if len(payload) > limits.PAYLOAD_BYTES_MAX:
-            msg = f"an output has {len(payload)} bytes; at most {limits.PAYLOAD_BYTES_MAX} can be kept (limits.PAYLOAD_BYTES_MAX)"
-            raise OutputTooLarge(msg)
+            raise OutputTooLarge(limits.payload_problem("an output", len(payload)))
         return payload
 
     async def _run_together(self, completions: Sequence[bytes]) -> list[list[bytes] | Exception]:

@@ -13,6 +13,7 @@ from streams.doors.outcomes import STORE_TIMEOUT_S
 from streams.doors.submissions import send
 from streams.log.seam import Log
 from topologies.pipeline.model import Pipeline
+from topologies.pipeline.payloads import Misfit
 from topologies.pipeline.steps import AwaitStep
 from topologies.pipeline.transports import KafkaTransport
 
@@ -41,9 +42,9 @@ def send_answer(pipeline: Pipeline, log: Log, answer: AnswerCommand, *, timeout_
             f"{answer.interaction_id} names step {ref.step_index}, which is no await step of {pipeline.name}"
         )
     try:
-        step.answer_type.validate_json(answer.payload)
-    except ValueError as error:
-        raise UsageError(f"the answer is not a {step.answer_type.name}: {error}") from error
+        step.answer_type.read(answer.payload)
+    except Misfit as misfit:
+        raise UsageError(f"the answer is {misfit}") from misfit
     producer = log.plain_producer()
     try:
         if isinstance(step.transport, KafkaTransport):

@@ -390,11 +390,11 @@ class Doing:
         """A segment is on the pool."""
         return self.running
 
-    def has_session(self, unit_id: str) -> bool:
+    def has(self, unit_id: str) -> bool:
         """A session reads the source."""
         return self.session
 
-    def parking_count(self, unit_id: str) -> int | None:
+    def parking_count(self, unit: UnitRecord) -> int | None:
         """Set when the session can only park."""
         return self.parking
 

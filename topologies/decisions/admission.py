@@ -25,7 +25,7 @@ from state.execution import ExecutionRecord, ExecutionStatus
 from state.interaction import InteractionRecord, InteractionStatus
 from state.unit import UnitRecord, UnitStatus
 from topologies.decisions.continuation import after_completion
-from topologies.decisions.decision import Append, Decisions, Duplicate, NoOp, Refuse, Request
+from topologies.decisions.decision import Append, Decisions, Duplicate, JudgeHeld, NoOp, Refuse, Request
 from topologies.pipeline.model import Pipeline
 from topologies.pipeline.payloads import PayloadType
 from topologies.pipeline.shapes import Misshapen, Shape, Shaped, Unshaped
@@ -90,7 +90,7 @@ def admit(pipeline: Pipeline, answer: Answer, rows: Standing, *, live: bool, now
     if (
         shape.completion is None
     ):  # it was shaped before its request was there to project it with: keep it, judge it next
-        return [_held_fact(answer, now_ms)]
+        return [_held_fact(answer, now_ms), JudgeHeld(answer.ref.unit_id, answer.ref.item_index)]
     fact = facts.BoundaryCompletionAdmitted(
         answer.ref.execution_id,
         now_ms,
@@ -102,6 +102,11 @@ def admit(pipeline: Pipeline, answer: Answer, rows: Standing, *, live: bool, now
         answer.recorded_at_ms,
     )
     return [Append(fact), *after_completion(pipeline, execution, rows.unit, fact, live=live, now_ms=now_ms)]
+
+
+def refuse_stranger(completion: ProviderCompletion) -> Decisions:
+    """An answer that names no interaction at all."""
+    return [Refuse("unknown", f"{completion.interaction_id[:80]!r} is no interaction id", None)]
 
 
 def _step_of(pipeline: Pipeline, ref: InteractionRef) -> AwaitStep | None:

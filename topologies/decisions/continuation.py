@@ -22,7 +22,16 @@ from state.execution import ExecutionRecord, ExecutionStatus
 from state.interaction import InteractionRecord, InteractionStatus
 from state.item import ItemRecord, ItemStatus
 from state.unit import UnitRecord
-from topologies.decisions.decision import Append, Decisions, EmitContinuation, HoldCompletion, NoOp, Offer, WriteOutput
+from topologies.decisions.decision import (
+    Append,
+    Decisions,
+    EmitContinuation,
+    EndSweep,
+    HoldCompletion,
+    NoOp,
+    Offer,
+    WriteOutput,
+)
 from topologies.decisions.ending import fail
 from topologies.pipeline.ends import TopicOutput
 from topologies.pipeline.model import Pipeline
@@ -87,14 +96,16 @@ def emit(
 
 def sweep(
     pipeline: Pipeline,
-    execution: ExecutionRecord,
+    execution: ExecutionRecord | None,
     unit: UnitRecord,
     rows: Iterable[tuple[InteractionRecord, ItemRecord | None]],
     cursor: int,
     *,
     now_ms: int,
 ) -> Decisions:
-    """Emit the continuations of one slice of a parked unit and move the cursor past it."""
+    """Emit the continuations of one slice of a parked unit and move the cursor past it; with nothing left to emit, end the sweep."""
+    if execution is None or not unit.is_open or unit.cursor >= (unit.expected or 0):
+        return [EndSweep(unit.unit_id)]
     decisions: Decisions = []
     for interaction, item in rows:
         if interaction.status is not InteractionStatus.COMPLETED or interaction.completion is None:
