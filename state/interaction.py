@@ -179,6 +179,11 @@ _BY_FACT: dict[type[Fact], Callable[[Any, Any], InteractionRecord]] = {
 _EVOLVE = by_status(TRANSITIONS, _BY_FACT)
 
 
+def held_at_ms(row: InteractionRecord) -> int:
+    """When the answer that is held on a row came in."""
+    return row.completed_at_ms or row.dispatched_at_ms
+
+
 def held_completion(row: InteractionRecord) -> ProviderCompletion:
     """The answer that is held on a row, as it came."""
     assert row.answer is not None

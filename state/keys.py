@@ -20,6 +20,9 @@ TABLES = {"e": "executions", "u": "units", "i": "interactions", "t": "items"}
 INTERACTIONS = b"i/"
 """What the keys of all interactions begin with."""
 
+KEYS_KEPT = 16_384
+"""Keys of interactions and items, each: two windows of the default size. Each is asked for several times while its item is on its way."""
+
 _UNARY = UNARY.encode()
 
 PREFIXES = {table: prefix for prefix, table in TABLES.items()}
@@ -37,20 +40,16 @@ def unit_key(unit_id: str) -> bytes:
     return b"u/" + unit_id.encode()
 
 
+@lru_cache(maxsize=KEYS_KEPT)
 def interaction_key(unit_id: str, item_index: int | None) -> bytes:
     """Key of an interaction's row."""
-    return _interactions(unit_id) + (_UNARY if item_index is None else _digits(item_index))
+    return _interactions(unit_id) + (_UNARY if item_index is None else b"%09d" % item_index)
 
 
+@lru_cache(maxsize=KEYS_KEPT)
 def item_key(unit_id: str, item_index: int) -> bytes:
     """Key of an item's row."""
-    return _items(unit_id) + _digits(item_index)
-
-
-@lru_cache(maxsize=16_384)
-def _digits(item_index: int) -> bytes:
-    """An item's index in a key. Each is asked for several times while its item is on its way: kept for two windows of the default size."""
-    return b"%09d" % item_index
+    return _items(unit_id) + b"%09d" % item_index
 
 
 @lru_cache(maxsize=4_096)
@@ -89,11 +88,6 @@ def execution_of_key(key: bytes) -> str:
 def is_interaction(key: bytes) -> bool:
     """Whether the row is an interaction."""
     return key.startswith(INTERACTIONS)
-
-
-def interaction_of_item(key: bytes) -> bytes:
-    """Key of the interaction whose item's key this is."""
-    return b"i" + key[1:]
 
 
 def step_of_key(key: bytes) -> int:

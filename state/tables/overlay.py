@@ -11,7 +11,7 @@ from state.execution import ExecutionRecord
 from state.folding import Row, decode_row, encode_row
 from state.interaction import InteractionRecord
 from state.item import ItemRecord, ItemStatus
-from state.keys import execution_key, interaction_key, interaction_of_item, item_key, unit_key
+from state.keys import execution_key, interaction_key, item_key, unit_key
 from state.tables.store import ChangelogPosition, Store
 from state.unit import UnitRecord
 
@@ -154,6 +154,6 @@ class Overlay(RowView):
             if type(record) is InteractionRecord:
                 hot.put(key, record)
             elif type(record) is ItemRecord and record.status is _SUCCEEDED:
-                hot.discard(interaction_of_item(key))
+                hot.discard(interaction_key(record.unit_id, record.item_index))
             elif record is None:
                 hot.discard(key)

@@ -290,13 +290,14 @@ def admit_timeout_value(
 
 
 def unshaped(
-    step: AwaitStep, row: InteractionRecord | None, payload: bytes, *, actor: str | None, recorded_at_ms: int
+    step: AwaitStep, row: InteractionRecord | None, completion: ProviderCompletion, recorded_at_ms: int
 ) -> Unshaped:
     """What the shape of an answer depends on.
 
     A projector is not run where there is no request yet, nor again for an interaction that was answered (BEHAVIOUR hole 24).
     """
+    payload, actor = completion.payload, completion.actor or ""
     projection = step.projection
     if projection is None or row is None or row.status is not _PENDING or row.projector != projection.name:
-        return Unshaped(step.index, payload, None, "", actor or "", recorded_at_ms)
-    return Unshaped(step.index, payload, row.request, row.interaction_id, actor or "", recorded_at_ms)
+        return Unshaped(step.index, payload, None, "", actor, recorded_at_ms)
+    return Unshaped(step.index, payload, row.request, completion.interaction_id, actor, recorded_at_ms)

@@ -16,7 +16,7 @@ from schemas.envelopes import CancelCommand, ContinuationCompletion, ProviderCom
 from schemas.errors import TokenRejected
 from schemas.identity import execution_of, interaction_id, parse_interaction_id
 from state.execution import ExecutionRecord
-from state.interaction import InteractionRecord, held_completion
+from state.interaction import InteractionRecord, held_at_ms, held_completion
 from state.item import ItemRecord
 from state.keys import interaction_key, item_key
 from state.tables.overlay import Overlay
@@ -149,16 +149,7 @@ class Deciders:
         token_valid: bool | None = None
         if isinstance(step, AwaitStep):
             if made is None:
-                made = shape(
-                    step,
-                    unshaped(
-                        step,
-                        rows.interaction,
-                        completion.payload,
-                        actor=completion.actor,
-                        recorded_at_ms=recorded_at_ms,
-                    ),
-                )
+                made = shape(step, unshaped(step, rows.interaction, completion, recorded_at_ms))
             if completion.resume_token is not None:
                 token_valid = self._verifies(completion, rows, step.step_id)
         return Answer(completion, ref, recorded_at_ms, token_valid, made)
@@ -191,17 +182,18 @@ class Deciders:
     # --- items ---------------------------------------------------------------------------------------------------------------------------
 
     def _on_continuation(self, event: ContinuationArrived, _record: Record | None) -> Iterable[Decision]:
+        self._touch(event.completion.execution_id)
         return self._complete_item(event.completion, self._now())
 
     def _on_continued(self, event: ItemsContinued, _record: Record | None) -> Iterable[Decision]:
         """One after the other: what one outcome decides is performed before the next is decided."""
         now_ms = self._now()
+        self._touch(event.session.execution_id)
         for outcome in event.outcomes:
             yield from self._complete_item(outcome, now_ms)
 
     def _complete_item(self, outcome: ContinuationCompletion, now_ms: int) -> Iterable[Decision]:
         batch, unit_id = self._batch, outcome.unit_id
-        self._touch(outcome.execution_id)
         return complete_item(
             self._pipeline,
             outcome,
@@ -250,11 +242,9 @@ class Deciders:
         execution_id = execution_of(unit_id)
         ref = parse_interaction_id(interaction_id(unit_id, item_index))
         step = self._pipeline.await_step(ref.step_index)
-        recorded_at_ms = row.completed_at_ms or row.dispatched_at_ms
-        made = event.shape or shape(
-            step, unshaped(step, row, row.answer, actor=row.actor, recorded_at_ms=recorded_at_ms)
-        )
-        answer = Answer(held_completion(row), ref, recorded_at_ms, None, made)
+        completion, recorded_at_ms = held_completion(row), held_at_ms(row)
+        made = event.shape or shape(step, unshaped(step, row, completion, recorded_at_ms))
+        answer = Answer(completion, ref, recorded_at_ms, None, made)
         rows = Standing(self._batch.execution(execution_id), self._batch.unit(unit_id), row)
         if item_index is None:
             self._touch(execution_id)

@@ -15,7 +15,7 @@ from schemas import codec, limits
 from schemas.envelopes import CancelCommand, ContinuationCompletion, ProviderCompletion, RedriveCommand, SubmitCommand
 from schemas.errors import PeerError, PoisonRecord
 from schemas.identity import home_partition, parse_interaction_id, step_of
-from state.interaction import InteractionRecord
+from state.interaction import InteractionRecord, held_at_ms, held_completion
 from state.keys import interaction_key
 from state.tables.rows import PartitionRows, TaskClosed
 from streams.author.chunks import Chunk
@@ -69,9 +69,7 @@ class Intake:
         self._projecting: Projection | None = None
         self.bytes = 0
         """Of records that are not decided yet, in the inbox or on the agenda."""
-        self._projected_steps = frozenset(
-            step.index for step in self._pipeline.await_steps if step.projection is not None
-        )
+        self._projected = {step.index: step for step in self._pipeline.await_steps if step.projection is not None}
 
     @property
     def is_full(self) -> bool:
@@ -130,7 +128,7 @@ class Intake:
         count = 0
         while self._inbox and count < limits.BATCH_RECORDS_MAX:
             record, event = self._inbox[0]
-            if isinstance(event, AnswerArrived) and event.ref.step_index in self._projected_steps:
+            if isinstance(event, AnswerArrived) and event.ref.step_index in self._projected:
                 count += 1
                 yield record, event
             elif count:
@@ -150,7 +148,7 @@ class Intake:
             self._author.project(self._unshaped(entries), shapes, ticket.restart_limit)
 
         def done(_nothing: object, error: BaseException | None) -> None:
-            self._projected(projection, error)
+            self._take_shapes(projection, error)
 
         self._agenda.submit(job, done, limit_s=_PROJECTION_LIMIT_S)
 
@@ -162,14 +160,12 @@ class Intake:
             some = entries[len(found) : len(found) + limits.READ_ROWS]
             rows = self._rows.committed([interaction_key(event.ref.unit_id, event.ref.item_index) for _, event in some])
             for (record, event), row in zip(some, rows, strict=True):
-                completion, step = event.completion, self._pipeline.await_step(event.ref.step_index)
-                found.append(
-                    unshaped(step, row, completion.payload, actor=completion.actor, recorded_at_ms=record.timestamp_ms)
-                )
-                size += len(completion.payload) + len(found[-1].request or b"")
+                answer = unshaped(self._projected[event.ref.step_index], row, event.completion, record.timestamp_ms)
+                found.append(answer)
+                size += len(answer.payload) + len(answer.request or b"")
         return found
 
-    def _projected(self, projection: Projection, error: BaseException | None) -> None:
+    def _take_shapes(self, projection: Projection, error: BaseException | None) -> None:
         """A job of a projection has ended; a projector that overstays, or ends the step process whenever it runs, costs its own answer."""
         if isinstance(error, TaskClosed):
             return
@@ -197,17 +193,14 @@ class Intake:
 
     def judge_held(self, unit_id: str, item_index: int | None) -> None:
         """Let an answer that was held be judged; its record was read long ago, so no order is to be kept."""
-        if step_of(unit_id) not in self._projected_steps:
+        if step_of(unit_id) not in self._projected:
             self._agenda.wake(HeldAnswerMet(unit_id, item_index))
             return
 
         def job(ticket: Ticket) -> HeldAnswerMet:
             row: InteractionRecord
             (row,) = self._rows.committed([interaction_key(unit_id, item_index)])
-            assert row.answer is not None
-            recorded_at_ms = row.completed_at_ms or row.dispatched_at_ms
-            step = self._pipeline.await_step(step_of(unit_id))
-            answer = unshaped(step, row, row.answer, actor=row.actor, recorded_at_ms=recorded_at_ms)
+            answer = unshaped(self._projected[step_of(unit_id)], row, held_completion(row), held_at_ms(row))
             shapes: list[Shape] = []
             self._author.project([answer], shapes, ticket.restart_limit)
             return HeldAnswerMet(unit_id, item_index, shapes[0])
