@@ -114,12 +114,13 @@ class LocalAuthor:
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
         self._suffixes = Suffixes(pipeline)
+        self._awaits = {step.index: step for step in pipeline.await_steps}
 
     def project(self, answers: Sequence[Unshaped], shapes: list[Shape], starts: Starts) -> None:
         """Shape answers, appending to `shapes`."""
         for answer in answers:
             starts()
-            shapes.append(shape(self._pipeline.await_step(answer.step_index), answer))
+            shapes.append(shape(self._awaits[answer.step_index], answer))
 
     def run_suffixes(
         self, await_index: int, completions: Sequence[bytes], outcomes: list[Outcome], starts: Starts

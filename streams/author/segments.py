@@ -16,7 +16,7 @@ from streams.author.coroutines import run_async
 from streams.author.errors import AggregateTooLarge, OutputTooLarge, StepFailed
 from topologies.pipeline.model import Pipeline
 from topologies.pipeline.payload_list import join_payloads, split_payloads
-from topologies.pipeline.steps import Cardinality, RunStep
+from topologies.pipeline.steps import Cardinality, RunStep, streams_into
 
 
 def run_steps(pipeline: Pipeline, first: int, stop: int) -> tuple[RunStep, ...]:
@@ -123,7 +123,7 @@ def run_segment(
     kind = pipeline.item_type(first)
     values = flow(steps, [kind.validate_json(payload) for payload in payloads])
     out = pipeline.item_type(stop)
-    streams = (many or pipeline.streams_into(first)) and not any(step.cardinality.takes_many for step in steps)
+    streams = (many or streams_into(pipeline.steps, first)) and not any(step.cardinality.takes_many for step in steps)
     streams = streams or _ends_streaming(steps)
     outputs: list[bytes] = []
     size = 0

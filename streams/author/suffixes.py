@@ -19,14 +19,14 @@ from topologies.pipeline.steps import Cardinality, RunStep
 
 def suffix_limit_s(pipeline: Pipeline, await_index: int) -> float:
     """How long one item may take through the suffix of an await."""
-    return time_limit_s(run_steps(pipeline, await_index + 1, pipeline.suffix_stop(await_index)))
+    return time_limit_s(run_steps(pipeline, await_index + 1, pipeline.await_step(await_index).suffix_stop))
 
 
 class Suffix:
     """The steps after an itemised await, up to the next aggregate or the end: one item in, 0..n outputs out."""
 
     def __init__(self, pipeline: Pipeline, await_index: int) -> None:
-        stop = pipeline.suffix_stop(await_index)
+        stop = pipeline.await_step(await_index).suffix_stop
         self.steps = run_steps(pipeline, await_index + 1, stop)
         self._read: Callable[[bytes], Any] = pipeline.await_step(await_index).output.validate_json
         self._write: Callable[[Any], bytes] = pipeline.item_type(stop).to_json
@@ -77,8 +77,7 @@ class Suffix:
     @staticmethod
     def _bounded(payload: bytes) -> bytes:
         if len(payload) > limits.PAYLOAD_BYTES_MAX:
-            msg = f"an output has {len(payload)} bytes; at most {limits.PAYLOAD_BYTES_MAX} can be kept (limits.PAYLOAD_BYTES_MAX)"
-            raise OutputTooLarge(msg)
+            raise OutputTooLarge(limits.payload_problem("an output", len(payload)))
         return payload
 
     async def _run_together(self, completions: Sequence[bytes]) -> list[list[bytes] | Exception]:

@@ -19,7 +19,7 @@ from streams.log.seam import TopicPartition
 from streams.roles.core.task import CoreTask
 from streams.telemetry.metrics import Metrics
 from streams.testing.inline_pool import InlinePool
-from streams.worker.assembly import ROLES, Worker, build_worker
+from streams.worker.assembly import ROLES, Assembly, Worker
 from topologies.pipeline.model import Pipeline
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class HeldPool(InlinePool):
         ticket, job = self.jobs[index]
         del self.jobs[index]
         ticket.abandoned = True
-        self._done.append(Finished(ticket.owner, ticket.tag, None, CallTimeout("no result within its limit")))
+        self._done.append(Finished(ticket.owner, ticket.done, None, CallTimeout("no result within its limit")))
         del job
 
 
@@ -116,8 +116,8 @@ class Machine:
 
     def start(self, at: Callable[[Machine, int], None]) -> None:
         """Start the process."""
-        self.worker = build_worker(
-            self._pipeline,
+        self.worker = Assembly(
+            pipeline=self._pipeline,
             log=self._log,
             clock=self._clock,
             stores=self.disks,
@@ -128,7 +128,7 @@ class Machine:
             metrics=QuietMetrics(),
             make_pool=lambda: HeldPool(self._clock, held=True),
             at=lambda step: at(self, step),
-        )
+        ).build()
         self.is_stalled = False
 
     def kill(self) -> None:
@@ -193,10 +193,16 @@ def is_member(log: MemoryLog, consumer: MemoryGroupConsumer, *, though_rebalanci
 
 def task_insides(task: CoreTask) -> tuple[Any, Any, Any]:
     """Store, sessions and timers of a task."""
-    return task.rows.store, task.sessions.by_unit, task.deadlines.timers
+    return task.rows.store, task.sessions.by_unit, task.deadlines._timers  # noqa: SLF001
 
 
 def is_idle(task: CoreTask) -> bool:
     """Nothing of the task is queued."""
     agenda = task.agenda
-    return not (agenda.ready or task.intake.is_waiting or agenda.sweeping or task.work.running or agenda.after)
+    return not (
+        agenda.ready
+        or task.intake.is_waiting
+        or agenda.sweeps
+        or task.work._running  # noqa: SLF001
+        or agenda._after  # noqa: SLF001
+    )

@@ -235,7 +235,7 @@ class Outside:
         step = self._rng.choice(self._pipeline.await_steps)
         execution = self._rng.choice(sorted(self._scenario.submissions))
         items = msgspec.json.decode(self._scenario.submissions[execution].input)["items"]
-        itemised = self._pipeline.is_itemised(step.index)
+        itemised = step.itemised
         index = self._rng.randrange(len(items) + 2) if itemised else None
         iid = interaction_id(unit_id(execution, step.index), index)
         request = {

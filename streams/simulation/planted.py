@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from schemas import facts
 from schemas.errors import TransactionAborted
 from state import interaction
@@ -19,12 +21,11 @@ from state.interaction import InteractionStatus
 from streams.engine.loop import TransactionalLoop
 from streams.roles.core.deadlines import Deadlines
 from streams.roles.core.deciders import Deciders
-from streams.roles.core.events import OutputPublished, PublicationBroke, ResultCollected, SegmentBroke, SegmentEnded
 from streams.roles.core.live_window import Sessions
 from streams.roles.core.local_work import LocalWork
 from streams.roles.core.session import Session
-from streams.roles.core.task import CoreTask
 from streams.simulation.violation import Breach, Failed
+from streams.simulation.watch import WORK_ENDS
 from topologies.decisions import admission
 from topologies.decisions.decision import Append, Duplicate
 from topologies.decisions.dispatch import dispatch_items
@@ -142,23 +143,21 @@ def _read_on_after_failure() -> list[Swap]:
         if session is not None:
             session.__class__ = _Stubborn
 
-    def pulled(deciders: Deciders, what: Any, record: Any, outputs: Any) -> Any:
-        rows = deciders._rows  # noqa: SLF001
-        execution = rows.execution(what.session.execution_id)
+    def pulled(deciders: Deciders, event: Any, record: Any) -> Any:
+        batch = deciders._batch  # noqa: SLF001
+        execution = batch.execution(event.session.execution_id)
         if execution is not None and execution.status is ExecutionStatus.WAIT_RETRY:
-            unit = rows.unit(what.session.unit_id)
-            assert unit is not None
             return dispatch_items(
-                what.session.step,
-                execution,
-                unit,
-                what.first_index,
-                what.items,
+                deciders._pipeline,  # noqa: SLF001
+                msgspec.structs.replace(execution, status=ExecutionStatus.RUNNING),
+                batch.unit(event.session.unit_id),
+                event.first_index,
+                event.items,
                 (),
-                ended=what.ended,
+                ended=event.ended,
                 now_ms=execution.updated_at_ms,
             )
-        return on_pulled(deciders, what, record, outputs)
+        return on_pulled(deciders, event, record)
 
     return [(Sessions, "_open", opening), (Deciders, "_on_pulled", pulled)]
 
@@ -173,16 +172,15 @@ class _Stubborn(Session):
 
 def _forget_local_work() -> list[Swap]:
     """Local work counts as over when its job ends, not when its result is decided: it is started again in between."""
-    finished = CoreTask.finished
-    ends = (SegmentEnded, SegmentBroke, OutputPublished, PublicationBroke, ResultCollected)
+    is_running = LocalWork.is_running
 
-    def forgetting(task: CoreTask, job: Any) -> None:
-        finished(task, job)
-        for event in task.agenda.ready:
-            if isinstance(event.what, ends):
-                task.work.running.discard(event.what.execution_id)
+    def forgetting(work: LocalWork, execution_id: str) -> bool:
+        if execution_id in work._starting:  # noqa: SLF001
+            return True
+        ended = (entry.event for entry in work._agenda.ready if isinstance(entry.event, WORK_ENDS))  # noqa: SLF001
+        return is_running(work, execution_id) and all(end.execution_id != execution_id for end in ended)
 
-    return [(CoreTask, "finished", forgetting), (LocalWork, "note_end", lambda _work, _what: None)]
+    return [(LocalWork, "is_running", forgetting)]
 
 
 def _blame_the_content() -> list[Swap]:
@@ -220,7 +218,7 @@ PLANTS: Mapping[str, Plant] = {
     "rewind-after-unknown": Plant(_rewind_after_unknown, Breach.HAPPENED_TWICE),
     "number-items-by-commits": Plant(_number_items_by_commits, Breach.OUTPUTS_DIFFER, "undisturbed, on the other path"),
     "read-on-after-failure": Plant(_read_on_after_failure, Breach.OUTPUTS_DIFFER, "undisturbed, on the other path"),
-    "forget-local-work": Plant(_forget_local_work, Breach.WORK_FORGOTTEN),
+    "forget-local-work": Plant(_forget_local_work, Breach.WORK_STARTED_TWICE),
     "blame-the-content": Plant(_blame_the_content, Breach.EVENT_BLAMED, "the commit of .* was refused"),
     "expire-over-backlog": Plant(_expire_over_backlog, Breach.TIMED_OUT_IN_TIME),
     "type-by-the-branch": Plant(_type_by_the_branch, Breach.UNEXPECTED_ENDING, "validation error for Yes"),

@@ -141,7 +141,7 @@ def _varied(base: Pipeline, rng: Random, output_dir: Path, author: Any, *, early
         if isinstance(step, RunStep):
             return step
         choice: Skip | Value | None = None
-        if on_timeout == "skip" and base.is_itemised(step.index):
+        if on_timeout == "skip" and step.itemised:
             choice = Skip()
         elif on_timeout == "value":
             given = author.answer({"name": "nobody", "index": 0}, projected=False, variant=7)

@@ -23,7 +23,7 @@ from streams.simulation.scenario import OUTPUT_TOPIC, Scenario
 from streams.simulation.violation import Breach, Violation
 from streams.simulation.world import World
 from streams.testing.inline_pool import InlinePool
-from streams.worker.assembly import build_worker
+from streams.worker.assembly import Assembly
 from streams.worker.topics import ensure_topics, verify_topics
 from topologies.pipeline.ends import ObjectOutput, TopicOutput
 from topologies.pipeline.model import Pipeline
@@ -131,8 +131,8 @@ class _Undisturbed:
         self._executions = executions
         pipeline: Pipeline = scenario.pipeline
         ensure_topics(pipeline, self.log)
-        self._worker = build_worker(
-            pipeline,
+        self._worker = Assembly(
+            pipeline=pipeline,
             log=self.log,
             clock=self.clock,
             stores=MemoryStoreFactory(),
@@ -141,7 +141,7 @@ class _Undisturbed:
             topic_ids=verify_topics(pipeline, self.log),
             metrics=QuietMetrics(),
             make_pool=lambda: InlinePool(self.clock),
-        )
+        ).build()
         self.ledger = Ledger(scenario, self.log, Names.of(pipeline.app), lambda _text: None)
         self._outside = Outside(scenario, self.log, Random(1), lambda _text: None)  # noqa: S311 - not used for anything secret
 

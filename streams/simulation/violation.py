@@ -21,7 +21,7 @@ class Breach(StrEnum):
     BATCH_NOT_DECIDED = "batch-not-decided"
     EVENT_BLAMED = "event-blamed"
     OFFERED_BEFORE_COMMIT = "offered-before-commit"
-    WORK_FORGOTTEN = "work-forgotten"
+    WORK_STARTED_TWICE = "work-started-twice"
     ZOMBIE_COMMITTED = "zombie-committed"
     WORKER_RAISED = "worker-raised"
     # tables

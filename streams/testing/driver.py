@@ -40,7 +40,7 @@ from streams.engine.pool import Pool
 from streams.log.memory.log import MemoryLog
 from streams.log.seam import Record, TopicPartition
 from streams.testing.inline_pool import InlinePool
-from streams.worker.assembly import ROLES, Worker, build_worker
+from streams.worker.assembly import ROLES, Assembly, Worker
 from streams.worker.topics import ensure_topics, verify_topics
 from topologies.pipeline.model import Pipeline
 from topologies.pipeline.transports import KafkaTransport
@@ -88,8 +88,8 @@ class TopologyTestDriver:
         self.worker = self._start()
 
     def _start(self) -> Worker:
-        return build_worker(
-            self.pipeline,
+        return Assembly(
+            pipeline=self.pipeline,
             log=self.log,
             clock=self.clock,
             stores=self.stores,
@@ -98,7 +98,7 @@ class TopologyTestDriver:
             topic_ids=verify_topics(self.pipeline, self.log),
             roles=ROLES,
             make_pool=self._make_pool,
-        )
+        ).build()
 
     def _make_pool(self) -> Pool:
         return InlinePool(self.clock)
@@ -119,11 +119,7 @@ class TopologyTestDriver:
 
     def cancel(self, execution_id: str, *, reason: str = "test") -> None:
         """Cancel an execution."""
-        command = CancelCommand(execution_id, reason)
-        partition = home_partition(execution_id, self.pipeline.partitions)
-        self._doors.send(
-            self.names.commands, codec.encode(command), key=execution_id.encode(), partition=partition, timeout_s=1
-        )
+        send(self.pipeline, self._doors, CancelCommand(execution_id, reason), timeout_s=1)
 
     def complete(
         self, request: RequestEnvelope, value: Any, *, token: str | None = None, topic: str | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from streams.clock import ManualClock
-from streams.engine.pool import Finished, Job, Ticket
+from streams.engine.pool import Done, Finished, Job, Ticket
 
 
 class InlinePool:
@@ -17,9 +17,9 @@ class InlinePool:
         self.jobs: deque[tuple[Ticket, Job]] = deque()
         self._done: list[Finished] = []
 
-    def submit(self, owner: object, tag: object, job: Job, *, limit_s: float) -> None:
+    def submit(self, owner: object, job: Job, done: Done, *, limit_s: float) -> None:
         """Queue a job."""
-        self.jobs.append((Ticket(owner, tag, self._clock, limit_s), job))
+        self.jobs.append((Ticket(owner, done, self._clock, limit_s), job))
 
     def run_one(self, index: int = 0) -> None:
         """Run one waiting job."""
@@ -29,7 +29,7 @@ class InlinePool:
             result, error = job(ticket), None
         except Exception as raised:
             result, error = None, raised
-        self._done.append(Finished(ticket.owner, ticket.tag, result, error))
+        self._done.append(Finished(ticket.owner, ticket.done, result, error))
 
     def take(self) -> list[Finished]:
         """Results since the last call."""

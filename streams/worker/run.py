@@ -27,7 +27,7 @@ from streams.process.interpreter import tune_interpreter
 from streams.roles.object_source import ObjectPoller
 from streams.telemetry.admin import AdminServer
 from streams.telemetry.metrics import Metrics
-from streams.worker.assembly import ROLES, Worker, build_worker
+from streams.worker.assembly import ROLES, Assembly, Worker
 from streams.worker.topics import wait_for_topics
 from topologies.pipeline.ends import ObjectOutput, ObjectSource
 from topologies.pipeline.model import Pipeline
@@ -77,8 +77,8 @@ def run_worker(settings: WorkerSettings, stop: threading.Event, *, on_ready: Cal
         topic_ids = wait_for_topics(pipeline, log, stop)
         if topic_ids is None:
             return 0
-        worker = build_worker(
-            pipeline,
+        worker = Assembly(
+            pipeline=pipeline,
             log=log,
             clock=clock,
             stores=stores,
@@ -89,7 +89,7 @@ def run_worker(settings: WorkerSettings, stop: threading.Event, *, on_ready: Cal
             metrics=Metrics(),
             author=author,
             wait=lambda seconds: void(stop.wait(seconds)),
-        )
+        ).build()
         if author is not None:
             author.wait_ready()
         _clean_up_output(pipeline, instance)
@@ -192,9 +192,7 @@ def _run_loop(loop: TransactionalLoop, worker: Worker, stop: threading.Event, fa
 
 def report_gauges(loop: TransactionalLoop, worker: Worker) -> None:
     """What is open right now on this worker."""
-    standings = [
-        standing() for task in dict.fromkeys(loop.tasks.values()) if (standing := getattr(task, "standing", None))
-    ]
-    worker.metrics.open_interactions.set(sum(open_ for open_, _, _ in standings))
-    worker.metrics.oldest_pending_age.set(max((age_s for _, age_s, _ in standings), default=0.0))
-    worker.metrics.window_occupancy.set(sum(occupancy for _, _, occupancy in standings))
+    health = [task.health() for task in dict.fromkeys(loop.tasks.values())]
+    worker.metrics.open_interactions.set(sum(each.open for each in health))
+    worker.metrics.oldest_pending_age.set(max((each.oldest_s for each in health), default=0.0))
+    worker.metrics.window_occupancy.set(sum(each.occupied for each in health))

@@ -69,6 +69,7 @@ from topologies.decisions.decision import (
     Publish,
     Request,
     RunSegment,
+    StartSweep,
 )
 from topologies.decisions.publication import publication_id
 from topologies.pipeline.model import Pipeline
@@ -79,7 +80,7 @@ def advancing(local: Doing = IDLE, *, now_ms: int = NOW) -> Any:
     """The question: what does the execution do next?"""
 
     def ask(known: Given) -> Decisions:
-        return advance(known.pipeline, known.the_execution, known.rows, local, now_ms=now_ms)
+        return advance(known.pipeline, known.the_execution, known.rows, local, local, now_ms=now_ms)
 
     return ask
 
@@ -319,6 +320,7 @@ PARKING = [
     Append(facts.BoundaryDispatchCompleted(EXECUTION, NOW, UNIT, 3, 2)),
     Append(suspended()),
     CloseSession(UNIT),
+    StartSweep(UNIT),
 ]
 
 

@@ -111,7 +111,7 @@ def test_a_long_message_is_cut() -> None:
 
 def submitting(reply_id: str | None = None) -> Any:
     command = SubmitCommand(EXECUTION, TENANT, "shop", "key-1", INPUT, reply_id=reply_id)
-    return lambda here: submit(command, here.execution, now_ms=NOW)
+    return lambda here: submit(here.pipeline, command, here.execution, now_ms=NOW)
 
 
 def test_a_submission_starts_an_execution() -> None:

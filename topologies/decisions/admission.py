@@ -20,12 +20,12 @@ import msgspec
 
 from schemas import facts, limits
 from schemas.envelopes import ProviderCompletion
-from schemas.identity import InteractionRef
+from schemas.identity import InteractionRef, execution_of
 from state.execution import ExecutionRecord, ExecutionStatus
 from state.interaction import InteractionRecord, InteractionStatus
 from state.unit import UnitRecord, UnitStatus
 from topologies.decisions.continuation import after_completion
-from topologies.decisions.decision import Append, Decisions, Duplicate, NoOp, Refuse, Request
+from topologies.decisions.decision import Append, Decisions, Duplicate, JudgeHeld, NoOp, Refuse, Request
 from topologies.pipeline.model import Pipeline
 from topologies.pipeline.payloads import PayloadType
 from topologies.pipeline.shapes import Misshapen, Shape, Shaped, Unshaped
@@ -90,7 +90,7 @@ def admit(pipeline: Pipeline, answer: Answer, rows: Standing, *, live: bool, now
     if (
         shape.completion is None
     ):  # it was shaped before its request was there to project it with: keep it, judge it next
-        return [_held_fact(answer, now_ms)]
+        return [_held_fact(answer, now_ms), JudgeHeld(answer.ref.unit_id, answer.ref.item_index)]
     fact = facts.BoundaryCompletionAdmitted(
         answer.ref.execution_id,
         now_ms,
@@ -104,6 +104,11 @@ def admit(pipeline: Pipeline, answer: Answer, rows: Standing, *, live: bool, now
     return [Append(fact), *after_completion(pipeline, execution, rows.unit, fact, live=live, now_ms=now_ms)]
 
 
+def refuse_stranger(completion: ProviderCompletion) -> Decisions:
+    """An answer that names no interaction at all."""
+    return [Refuse("unknown", f"{completion.interaction_id[:80]!r} is no interaction id", None)]
+
+
 def _step_of(pipeline: Pipeline, ref: InteractionRef) -> AwaitStep | None:
     """The await step that an interaction id names, when it can have such an interaction."""
     if ref.step_index >= len(pipeline.steps):
@@ -111,7 +116,7 @@ def _step_of(pipeline: Pipeline, ref: InteractionRef) -> AwaitStep | None:
     step = pipeline.steps[ref.step_index]
     if not isinstance(step, AwaitStep):
         return None
-    return step if pipeline.is_itemised(step.index) == (ref.item_index is not None) else None
+    return step if step.itemised == (ref.item_index is not None) else None
 
 
 def _proven(step: AwaitStep, answer: Answer) -> bool:
@@ -251,7 +256,7 @@ def admit_held(pipeline: Pipeline, answer: Answer, rows: Standing, *, live: bool
 
 def _request_of(interaction: InteractionRecord) -> facts.BoundaryInteractionDispatched:
     return facts.BoundaryInteractionDispatched(
-        interaction.unit_id.rsplit(".", 1)[0],
+        execution_of(interaction.unit_id),
         interaction.dispatched_at_ms,
         interaction.unit_id,
         interaction.item_index,
@@ -285,13 +290,14 @@ def admit_timeout_value(
 
 
 def unshaped(
-    step: AwaitStep, row: InteractionRecord | None, payload: bytes, *, actor: str | None, recorded_at_ms: int
+    step: AwaitStep, row: InteractionRecord | None, completion: ProviderCompletion, recorded_at_ms: int
 ) -> Unshaped:
     """What the shape of an answer depends on.
 
     A projector is not run where there is no request yet, nor again for an interaction that was answered (BEHAVIOUR hole 24).
     """
+    payload, actor = completion.payload, completion.actor or ""
     projection = step.projection
     if projection is None or row is None or row.status is not _PENDING or row.projector != projection.name:
-        return Unshaped(step.index, payload, None, "", actor or "", recorded_at_ms)
-    return Unshaped(step.index, payload, row.request, row.interaction_id, actor or "", recorded_at_ms)
+        return Unshaped(step.index, payload, None, "", actor, recorded_at_ms)
+    return Unshaped(step.index, payload, row.request, completion.interaction_id, actor, recorded_at_ms)

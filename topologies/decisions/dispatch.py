@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 
-from schemas import facts
-from state.execution import ExecutionRecord
+from schemas import facts, limits
+from state.execution import ExecutionRecord, ExecutionStatus
 from state.unit import UnitRecord
-from topologies.decisions.decision import Append, Decision, Decisions, NoOp, Request
+from topologies.decisions.decision import Append, Decision, Decisions, JudgeHeld, NoOp, Request
+from topologies.decisions.ending import fail
 from topologies.pipeline.items import SourceItem
+from topologies.pipeline.model import Pipeline
 from topologies.pipeline.steps import AwaitStep
 
 
@@ -45,13 +47,14 @@ def dispatch(
         not held,
         step.projection.name if step.projection else None,
     )
-    return [Append(fact)] if held else [Append(fact), Request(step, execution.tenant_id, fact)]
+    follows = JudgeHeld(unit_id, item_index) if held else Request(step, execution.tenant_id, fact)
+    return [Append(fact), follows]
 
 
 def dispatch_items(
-    step: AwaitStep,
-    execution: ExecutionRecord,
-    unit: UnitRecord,
+    pipeline: Pipeline,
+    execution: ExecutionRecord | None,
+    unit: UnitRecord | None,
     first_index: int,
     items: Sequence[SourceItem],
     held: Container[int],
@@ -61,10 +64,18 @@ def dispatch_items(
 ) -> Decisions:
     """Dispatch the next items of a stream; with the last of them, in the same transaction, record that the source ended.
 
-    So a source that disappears after the last dispatch is never needed again (DESIGN 7).
+    So a source that disappears after the last dispatch is never needed again (DESIGN 7). Items that were pulled before the execution ended,
+    its stream failed or another owner dispatched them are nobody's.
     """
-    if not unit.is_open:
-        return [NoOp("unit-closed")]  # pulled before the execution ended
+    if execution is None or execution.status is not ExecutionStatus.RUNNING:
+        return [NoOp("session-outlived")]
+    if unit is None or not unit.is_open or unit.dispatched != first_index:
+        return [NoOp("session-outlived")]
+    step = pipeline.await_step(unit.step_index)
+    for index, item in enumerate(items, first_index):
+        if len(item.request) > limits.PAYLOAD_BYTES_MAX:
+            message = limits.payload_problem(f"item {index}", len(item.request))
+            return fail(pipeline, execution, unit, code="REQUEST_TOO_LARGE", message=message, now_ms=now_ms)
     decisions: Decisions = []
     for index, item in enumerate(items, first_index):
         decisions += dispatch(step, execution, unit.unit_id, index, item, held=index in held, now_ms=now_ms)

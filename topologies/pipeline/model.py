@@ -15,7 +15,7 @@ from pathlib import Path
 
 from topologies.pipeline.ends import Output, Source, TopicOutput, TopicSource
 from topologies.pipeline.payloads import PayloadType
-from topologies.pipeline.steps import AwaitStep, Cardinality, Step
+from topologies.pipeline.steps import AwaitStep, Step
 from topologies.pipeline.transports import KafkaTransport
 
 
@@ -74,8 +74,6 @@ class Pipeline:
     registry_url: str | None
     path: Path
     app_dir: Path
-    _itemised: dict[int, bool] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _suffix_stops: dict[int, int] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def step(self, index: int) -> Step:
         """The step at a 0-based index."""
@@ -99,30 +97,6 @@ class Pipeline:
     def next_await(self, index: int) -> int | None:
         """Index of the first await step at `index` or later; None when the rest of the pipeline runs to its end."""
         return next((step.index for step in self.steps[index:] if isinstance(step, AwaitStep)), None)
-
-    def streams_into(self, index: int) -> bool:
-        """Whether a stream reaches the step: some step before gave many and no later one before it took many to one."""
-        streaming = False
-        for step in self.steps[:index]:
-            streaming = step.cardinality.gives_many or (streaming and not step.cardinality.takes_many)
-        return streaming
-
-    def is_itemised(self, await_index: int) -> bool:
-        """Whether the await makes one interaction an item: ONE_TO_ONE reached by a stream (BEHAVIOUR F21)."""
-        found = self._itemised.get(await_index)
-        if found is None:  # asked for every answer
-            one = self.await_step(await_index).cardinality is Cardinality.ONE_TO_ONE
-            found = self._itemised[await_index] = one and self.streams_into(await_index)
-        return found
-
-    def suffix_stop(self, await_index: int) -> int:
-        """Where item continuations of the await end, exclusive: the next aggregate step, or the end (BEHAVIOUR F29)."""
-        found = self._suffix_stops.get(await_index)
-        if found is None:  # asked for every continuation
-            later = self.steps[await_index + 1 :]
-            found = next((step.index for step in later if step.cardinality.takes_many), len(self.steps))
-            self._suffix_stops[await_index] = found
-        return found
 
     def item_type(self, index: int) -> PayloadType:
         """The type of what waits at a boundary: the input of the step there, or the pipeline's output at the end.

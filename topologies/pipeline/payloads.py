@@ -19,7 +19,7 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 
-from pydantic import AliasChoices, BaseModel, TypeAdapter
+from pydantic import AliasChoices, BaseModel, TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 from typing_extensions import TypeAliasType, override
 
@@ -27,6 +27,9 @@ from schemas.errors import UsageError
 
 Alternative = Any
 """One arm as the author wrote it: a model class, or a parametrised `list`."""
+
+MISFITS_SHOWN = 5
+MISFIT_CHARS_MAX = 500
 
 NULL_TEXT = "<null>"
 """How an absent or null field prints in a key (BEHAVIOUR F6)."""
@@ -42,6 +45,20 @@ class PayloadTypeError(UsageError):
     def __init__(self, message: str, advice: str) -> None:
         self.advice = advice
         super().__init__(message)
+
+
+class Misfit(ValueError):
+    """A value is not of a payload type: what is wrong and where, without the value itself (nobody should read it in a log)."""
+
+    @classmethod
+    def of(cls, type_name: str, error: Exception) -> Misfit:
+        """From what a validator raised."""
+        if isinstance(error, ValidationError):
+            found = error.errors(include_url=False, include_input=False)[:MISFITS_SHOWN]
+            told = "; ".join(f"{'.'.join(map(str, each['loc'])) or 'value'}: {each['msg']}" for each in found)
+        else:
+            told = str(error)
+        return cls(f"not a {type_name}: {told}"[:MISFIT_CHARS_MAX])
 
 
 class PayloadType:
@@ -119,6 +136,17 @@ class PayloadType:
             ValueError: The value is not of this type, or was changed into something that is not.
         """
         return self._serialize(value, by_alias=True, round_trip=True, warnings="error")
+
+    def read(self, data: bytes) -> Any:
+        """The typed value of JSON that comes from outside.
+
+        Raises:
+            Misfit: it is not JSON, or not of this type.
+        """
+        try:
+            return self.validate_json(data)
+        except (ValueError, RecursionError) as error:
+            raise Misfit.of(self.name, error) from error
 
     def same(self, left: bytes, right: bytes) -> bool:
         """Whether two canonical texts mean the same value: equal bytes, or equal once decoded (1.0 and 1.00)."""

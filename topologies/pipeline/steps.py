@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -138,8 +138,11 @@ class AwaitStep:
         window: Most unresolved items of one unit.
         idle_ms: A live session without work for so long after its source's end closes.
         projection: Absent: the outside party answers the output type itself.
+        answer_type: What the outside party sends: the completion type when a projector follows, else the output.
         on_timeout: None: an expired item fails the execution.
         line: Line of the step in the file.
+        itemised: One interaction an item: ONE_TO_ONE reached by a stream (BEHAVIOUR F21).
+        suffix_stop: Where item continuations end, exclusive: the next aggregate step, or the end (BEHAVIOUR F29).
     """
 
     index: int
@@ -159,17 +162,15 @@ class AwaitStep:
     window: int
     idle_ms: int
     projection: Projection | None
+    answer_type: PayloadType
     on_timeout: Skip | Value | None
     remind_after_ms: int | None
     assignee: str | None
     group: str | None
     budget: Budget | None
     line: int
-
-    @property
-    def answer_type(self) -> PayloadType:
-        """What the outside party sends: the completion type when a projector follows, else the output."""
-        return self.projection.type if self.projection else self.output
+    itemised: bool = False
+    suffix_stop: int = 0
 
     @property
     def needs_token(self) -> bool:
@@ -178,3 +179,22 @@ class AwaitStep:
 
 
 Step = RunStep | AwaitStep
+
+
+def streams_into(steps: Sequence[Step], index: int) -> bool:
+    """Whether a stream reaches the step: some step before gave many and no later one before it took many to one."""
+    streaming = False
+    for step in steps[:index]:
+        streaming = step.cardinality.gives_many or (streaming and not step.cardinality.takes_many)
+    return streaming
+
+
+def connected(steps: Sequence[Step]) -> tuple[Step, ...]:
+    """The steps of a pipeline, each await knowing what reaches it and what follows it."""
+    return tuple(_connected(step, steps) if isinstance(step, AwaitStep) else step for step in steps)
+
+
+def _connected(step: AwaitStep, steps: Sequence[Step]) -> AwaitStep:
+    is_one = step.cardinality is Cardinality.ONE_TO_ONE
+    later = (after.index for after in steps[step.index + 1 :] if after.cardinality.takes_many)
+    return replace(step, itemised=is_one and streams_into(steps, step.index), suffix_stop=next(later, len(steps)))

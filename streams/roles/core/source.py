@@ -81,7 +81,7 @@ def source_stream(
 ) -> SourceStream:
     """The stream entering the unit's await: the source and the steps before it, past what was dispatched."""
     first, dispatched = execution.step_index, unit.dispatched
-    payload = segment_input(execution, rows.overlay)
+    payload = segment_input(execution, rows)
     before = rows.unit(execution.input_unit_id)
     stored = _stored_requests(rows, unit.unit_id, dispatched)
     by_key = bool(pipeline.await_step(unit.step_index).idempotency_key_fields)

@@ -30,10 +30,7 @@ def read_answer(record: Record) -> tuple[ProviderCompletion, InteractionRef | No
     if value is None:
         raise PoisonRecord("null-value", "a response record without a value answers nothing")
     if len(value) > limits.PAYLOAD_BYTES_MAX:
-        raise PoisonRecord(
-            "too-large",
-            f"{len(value)} bytes; an answer has at most {limits.PAYLOAD_BYTES_MAX} (limits.PAYLOAD_BYTES_MAX)",
-        )
+        raise PoisonRecord("too-large", limits.payload_problem("the answer", len(value)))
     envelope = _envelope(value)
     named = (envelope.interaction_id or envelope.correlation_id) if envelope is not None else None
     if envelope is not None and named and envelope.response_payload is not msgspec.UNSET:
