@@ -6,7 +6,7 @@ touches the log. The order in which the loop calls it is that of `streams.engine
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from streams.log.seam import Record, TopicPartition
@@ -141,5 +141,8 @@ class Task(Protocol):
         """How much it has on its hands; asked now and then, for gauges."""
 
 
-MakeTask = Callable[[int, tuple[TopicPartition, ...], Positions], Task]
-"""Makes the task of a partition number, its inputs and the loop's positions."""
+class MakeTask(Protocol):
+    """Makes tasks."""
+
+    def __call__(self, partition: int, inputs: tuple[TopicPartition, ...], positions: Positions) -> Task:
+        """The task of a partition number, its inputs and the loop's positions."""

@@ -87,8 +87,8 @@ def _rewind_after_unknown() -> list[Swap]:
         del fenced
         for task in dict.fromkeys(loop.tasks.values()):
             task.drop()
-        loop._drop_producer()  # noqa: SLF001
-        loop._assigned = ()  # noqa: SLF001
+        loop.membership.drop_producer()
+        loop.owned.assigned = ()
 
     return [(TransactionalLoop, "_take_over_own", rewind)]
 

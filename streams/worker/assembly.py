@@ -16,6 +16,7 @@ from streams.author.calls import Author, LocalAuthor
 from streams.clock import Clock
 from streams.engine.loop import TransactionalLoop
 from streams.engine.pool import Pool, ThreadPool
+from streams.engine.role import Role
 from streams.engine.task import MakeTask, Positions, Task
 from streams.log.seam import Log, TopicPartition
 from streams.roles.context import CoreContext, RoleContext, signer_of
@@ -110,15 +111,18 @@ class Assembly:
         co_partitioned: bool = False,
         pool: Pool | None = None,
     ) -> TransactionalLoop:
-        return TransactionalLoop(
+        who = Role(
             name=role,
-            log=self.log,
             group=names.group(role),
             instance=self.instance if self.static else None,
             transactional_id=names.transactional_id(role, self.instance),
             topics=topics,
             own_topic=names.completions,
             co_partitioned=co_partitioned,
+        )
+        return TransactionalLoop(
+            who,
+            log=self.log,
             make_task=make_task,
             clock=self.clock,
             metrics=self.metrics,
@@ -158,7 +162,8 @@ class Assembly:
         if not topics:
             return
 
-        def make_task(_partition: int, inputs: tuple[TopicPartition, ...], _positions: Positions) -> Task:
+        def make_task(partition: int, inputs: tuple[TopicPartition, ...], positions: Positions) -> Task:
+            del partition, positions
             return IngressTask(context, inputs)
 
         worker.loops["ingress"] = self._loop("ingress", context.names, topics, make_task)
@@ -167,7 +172,8 @@ class Assembly:
         """Suffixes of parked executions."""
         pool = self._pool(worker)
 
-        def make_task(_partition: int, inputs: tuple[TopicPartition, ...], _positions: Positions) -> Task:
+        def make_task(partition: int, inputs: tuple[TopicPartition, ...], positions: Positions) -> Task:
+            del partition, positions
             return ContinuationTask(context, pool, inputs)
 
         topics = (context.names.continuations,)
