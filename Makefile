@@ -14,7 +14,7 @@ KAWAIT_SEEDS ?= 2000
 export KAWAIT_SEEDS
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-SOURCES := $(wildcard connectors schemas state streams topologies kawait.py tests bench)
+SOURCES := $(wildcard connectors schemas state streams topologies kawait.py hatch_build.py tests bench)
 
 PIP_INSTALL := $(PYTHON) -m pip install --quiet
 # The project itself is linked into .venv: its dependencies are in the hashed lists, its build backend too.

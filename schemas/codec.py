@@ -96,7 +96,7 @@ def _unknown(data: bytes | None) -> PoisonRecord:
 
 def _load(schemas: Mapping[str, str], file: str) -> Schema:
     if file not in schemas:
-        raise ValueError(f"schemas/avro/{file} is missing; run `PYTHONPATH=. python tests/schemas/declare.py`")
+        raise ValueError(f"avro/{file} is missing; run `PYTHONPATH=. python tests/schemas/declare.py`")
     schema: Schema = json.loads(schemas[file])
     return schema
 
@@ -459,7 +459,7 @@ def _kind(avro: Any) -> str:
 
 def schema_files() -> Iterator[tuple[str, str]]:
     """Name and text of every checked-in schema."""
-    for file in resources.files("schemas").joinpath("avro").iterdir():
+    for file in resources.files(__spec__.name.rpartition(".")[0]).joinpath("avro").iterdir():
         if file.name.endswith(".avsc"):
             yield file.name, file.read_text(encoding="utf-8")
 

@@ -54,6 +54,7 @@ logger = structlog.get_logger("kawait.steps")
 
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 5.0
+STEP_SERVER = f"{__spec__.parent}.step_server"
 
 
 class StepsFailed(StepError):
@@ -242,7 +243,7 @@ class StepProcess:
         with theirs:
             # `-P`: the current folder may hold a package named like one of ours.
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "streams.author.step_server", str(theirs.fileno())],
+                [sys.executable, "-P", "-m", STEP_SERVER, str(theirs.fileno())],
                 stdin=subprocess.PIPE,
                 pass_fds=[theirs.fileno()],
                 env={**os.environ, "PYTHONPATH": import_path(os.environ)},
