@@ -29,6 +29,7 @@ help:
 	echo "make acceptance  every promise of the issues, with a report"
 	echo "make bench       throughput, latency, restore; prints a table, writes JSON and a plot"
 	echo "make lint        lint, types, import rules"
+	echo "make nightly     the tests that take longer than an ordinary run may"
 
 # --- what each needs ---------------------------------------------------------------------------------------------------
 
@@ -90,11 +91,11 @@ test: lint unit simulation broker
 
 .PHONY: unit
 unit: $(DEV)
-	@$(PYTHON) -m pytest -m "not broker" --ignore=tests/simulation $(ARGS)
+	@$(PYTHON) -m pytest -m "not broker and not nightly" --ignore=tests/simulation $(ARGS)
 
 .PHONY: simulation
 simulation: $(DEV)
-	@$(PYTHON) -m pytest -m "not broker" tests/simulation $(ARGS)
+	@$(PYTHON) -m pytest -m "not broker and not nightly" tests/simulation $(ARGS)
 
 # Java and Kafka's jars come before the clock of a test's timeout starts.
 .PHONY: kafka
@@ -103,7 +104,11 @@ kafka: $(DEV)
 
 .PHONY: broker
 broker: kafka
-	@$(PYTHON) -m pytest -m broker $(ARGS)
+	@$(PYTHON) -m pytest -m "broker and not nightly" $(ARGS)
+
+.PHONY: nightly
+nightly: kafka
+	@$(PYTHON) -m pytest -m nightly $(ARGS)
 
 .PHONY: acceptance
 acceptance: kafka
