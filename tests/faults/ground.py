@@ -22,7 +22,8 @@ from unittest import mock
 
 import msgspec
 
-from connectors.objects.files import ObjectPublication, identify
+from connectors.objects.listing import identify
+from connectors.objects.publication import ObjectPublication
 from schemas import codec, limits
 from schemas.envelopes import RequestEnvelope
 from schemas.errors import InstanceFenced, KawaitError
@@ -39,13 +40,16 @@ from streams.engine.loop import TransactionalLoop
 from streams.engine.pool import ThreadPool
 from streams.log.memory.log import MemoryLog
 from streams.log.seam import Log, Record, TopicPartition
-from streams.settings import PipelineChoice
-from streams.testing.driver import Answer, InlinePool, TopologyTestDriver
-from streams.worker.assembly import build_worker, ensure_topics, verify_topics
-from streams.worker.run import ObjectPoller, report_gauges
+from streams.roles.object_source import ObjectPoller
+from streams.testing.driver import Answer, TopologyTestDriver
+from streams.testing.inline_pool import InlinePool
+from streams.worker.assembly import Assembly
+from streams.worker.run import report_gauges
+from streams.worker.topics import ensure_topics, verify_topics
 from tests.faults.playing import ROOT, Outcome, outcome_of
 from tests.topologies.outside import SECRET, price
-from topologies.pipeline.model import ObjectSource
+from topologies.pipeline.ends import ObjectSource
+from topologies.reading.choice import PipelineChoice
 from topologies.reading.loading import load_pipeline
 
 __all__ = [
@@ -121,8 +125,8 @@ def restart_with(driver: TopologyTestDriver, *, clock: Clock | None = None, log:
     """Start the driver's worker anew, with another clock or another way to the log."""
     for pool in driver.pools:
         pool.close()
-    driver.worker = build_worker(
-        driver.pipeline,
+    driver.worker = Assembly(
+        pipeline=driver.pipeline,
         log=log or driver.log,
         clock=clock or driver.clock,
         stores=driver.stores,
@@ -130,7 +134,7 @@ def restart_with(driver: TopologyTestDriver, *, clock: Clock | None = None, log:
         static=True,
         topic_ids=verify_topics(driver.pipeline, driver.log),
         make_pool=lambda: InlinePool(driver.clock),
-    )
+    ).build()
 
 
 def expire_offsets(driver: TopologyTestDriver, topic: str) -> None:
@@ -337,8 +341,8 @@ class RealTime:
         if in_step_process:
             author = StepProcess(choice)
             author.wait_ready()
-        worker = build_worker(
-            self.pipeline,
+        worker = Assembly(
+            pipeline=self.pipeline,
             log=self._log,
             clock=clock,
             stores=MemoryStoreFactory(),
@@ -347,7 +351,7 @@ class RealTime:
             topic_ids=verify_topics(self.pipeline, self._log),
             author=author,
             wait=time.sleep,
-        )
+        ).build()
         for loop in worker.loops.values():
             threading.Thread(target=self._run, args=(loop,), daemon=True).start()
 

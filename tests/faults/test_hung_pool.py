@@ -24,13 +24,16 @@ def _result_of_the_next_job(*, is_given_up: bool) -> object:
         hanging.release()
         time.sleep(FOREVER_S)
 
-    for number in range(THREADS):
-        pool.submit(given_up, number, hang, limit_s=CALL_TIMEOUT_S)
+    def done(_result: object, _error: object) -> None:
+        """Nobody needs it."""
+
+    for _ in range(THREADS):
+        pool.submit(given_up, hang, done, limit_s=CALL_TIMEOUT_S)
     for _ in range(THREADS):
         hanging.acquire()
     if is_given_up:
         pool.forget(given_up)
-    pool.submit(owner, "job", lambda _ticket: "done", limit_s=FOREVER_S)
+    pool.submit(owner, lambda _ticket: "done", done, limit_s=FOREVER_S)
     until_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < until_s:
         for finished in pool.take():
