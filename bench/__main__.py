@@ -5,6 +5,7 @@ python -m bench --quick               small sizes, less than 3 minutes
 python -m bench --only windows        one part (repeatable)
 python -m bench profile [ROWS]        CPU by stage inside the runtime, no broker
 python -m bench instructions          instructions by stage, counted by valgrind
+python -m bench journey [--tree DIR]  changes of file on a row's way, of one tree or of several
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from typing import TypeVar
 import click
 from rich.console import Console
 
-from bench import budget, idle, instructions, latency, limit, plot, report, restore, stages, throughput
-from bench.place import Place, machine, running_place
+from bench import budget, idle, instructions, journey, latency, limit, plot, report, restore, stages, throughput
+from bench.place import ROOT, Place, machine, running_place
 from bench.plan import FULL, PARTS, QUICK, Plan
 from bench.results import Results
 from bench.throughput import Case
@@ -177,6 +178,30 @@ def count(folder: Path) -> None:
     except instructions.InstructionsFailed as error:
         raise click.ClickException(str(error)) from error
     report.show(results, _console())
+
+
+@main.command(name="journey")
+@click.option(
+    "--tree",
+    "trees",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    multiple=True,
+    help="A checkout to count; repeatable, the others are compared with the first. Default: this one.",
+)
+@click.option("--stops", is_flag=True, help="Every stop of a row in order, and how often it enters each file.")
+@click.pass_obj
+def count_changes(folder: Path, trees: tuple[Path, ...], *, stops: bool) -> None:
+    """Changes of file on a row's way from its answer to the output: seconds, no broker."""
+    try:
+        found = [journey.measure(tree) for tree in trees or (ROOT,)]
+    except journey.JourneyFailed as error:
+        raise click.ClickException(str(error)) from error
+    if stops:
+        for one in found:
+            for path in journey.PATHS:
+                click.echo(journey.stops_text(one, path))
+    journey.show(found, _console())
+    journey.write(found, folder / "journey.json")
 
 
 def _finish(results: Results, folder: Path) -> None:
