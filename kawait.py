@@ -10,6 +10,6 @@ from __future__ import annotations
 
 from streams.doors.api import reply, submit
 from streams.testing.driver import TopologyTestDriver
-from topologies.pipeline.model import Completion, Projector
+from topologies.pipeline.projection import Completion, Projector
 
 __all__ = ["Completion", "Projector", "TopologyTestDriver", "reply", "submit"]

@@ -8,7 +8,7 @@ from pathlib import Path
 from bench.place import OFFSETS_TIMEOUT_S, Place, offsets_of, partitions_of
 from bench.throughput import Case, run_limited, running_stage, settings_for, short
 from streams.log.seam import Log
-from streams.worker.assembly import topic_specs
+from streams.worker.topics import topic_specs
 
 READ_RECORDS = 5_000
 READ_S = 0.2

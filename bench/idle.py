@@ -24,9 +24,9 @@ from streams.demo.kafka import PROCESSES, READY_TIMEOUT_S, remove_app
 from streams.doors.submissions import command_for_payload
 from streams.log.kafka.log import KafkaLog
 from streams.process.child import Child, end_all
-from streams.settings import PipelineChoice
-from streams.worker.assembly import ensure_topics
+from streams.worker.topics import ensure_topics
 from topologies.pipeline.model import Pipeline
+from topologies.reading.choice import PipelineChoice
 
 PARK_TIMEOUT_S = 120.0
 SETTLE_S = 3.0

@@ -23,9 +23,9 @@ from typing import Any
 
 from bench.place import ROOT, tied
 from bench.stages import run_driver
-from streams.author import segments
+from streams.author import suffixes
 from streams.engine import loop
-from streams.log.memory import log as memory_log
+from streams.log.memory import producer as memory_producer
 from streams.roles.core import intake, local_work, source
 from streams.roles.core import task as core
 
@@ -36,13 +36,13 @@ LOG_STAGE = "driver: log takes records"
 COUNTED: dict[str, tuple[tuple[Any, str], ...]] = {
     "pool: pull items from the source": ((source.SourceStream, "pull"),),
     "pool: project and shape answers": ((intake.Intake, "_project"),),
-    "pool: run suffixes": ((segments.Suffix, "run_chunk"),),
+    "pool: run suffixes": ((suffixes.Suffix, "run_chunk"),),
     "pool: publish the output": ((local_work, "publish_object"),),
     "core: decode records": ((core.CoreTask, "accept"),),
     "core and ingress: decide": ((loop.TransactionalLoop, "_decide"),),
     "core: encode and apply rows": ((core.CoreTask, "changes"), (core.CoreTask, "apply")),
     "loop: produce": ((loop.TransactionalLoop, "_produce"),),
-    LOG_STAGE: ((memory_log.MemoryProducer, "produce"),),
+    LOG_STAGE: ((memory_producer.MemoryProducer, "produce"),),
 }
 """Stage -> our functions that make it up."""
 WITHIN = {"loop: produce": LOG_STAGE}

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Protocol
 
 from bench.processes import children_of
-from streams.broker.node import LAUNCHER, ThrowawayBroker
+from streams.broker.node import ThrowawayBroker
+from streams.log.kafka.connection import Connection, connection
 from streams.log.seam import Log, TopicPartition
-from streams.settings import Connection, connection
+from streams.process.launcher import LAUNCHER
 
 ROOT = Path(__file__).parents[1]
 BROKER = "broker"

@@ -12,7 +12,7 @@ from pathlib import Path
 from bench.place import Place, offsets_of
 from bench.processes import peak_mib
 from bench.throughput import RATE_MIN, RUN_S_BASE, Case, RunFailed, run_limited, running_stage, settings_for
-from connectors.objects.files import identify
+from connectors.objects.listing import identify
 from schemas.limits import WINDOW_MAX
 from schemas.names import Names
 from schemas.topics import CHANGELOG_DELETE_RETENTION_MS
@@ -24,7 +24,7 @@ from streams.demo.run import PIPELINE, DemoSettings, environment, prepare_inputs
 from streams.doors.submissions import command_for_object, send
 from streams.engine.restore import Restore
 from streams.process.child import Child, end_all
-from streams.worker.assembly import verify_topics
+from streams.worker.topics import verify_topics
 
 STEP_S = 0.1
 RESTORE_S_MAX = 120.0

@@ -19,11 +19,12 @@ import msgspec
 
 from bench.throughput import RunFailed, inputs_for
 from schemas.envelopes import RequestEnvelope
-from streams.author import segments
+from streams.author import suffixes
 from streams.demo import provider_answers as mock
 from streams.demo.run import PIPELINE, TOKEN_NAME
 from streams.engine import loop
-from streams.log.memory import log as memory_log
+from streams.log.memory import consumer as memory_consumer
+from streams.log.memory import producer as memory_producer
 from streams.roles.core import intake, local_work, source
 from streams.roles.core import task as core
 from streams.roles.ingress import task as ingress
@@ -41,7 +42,7 @@ def _decide_name(arguments: tuple[Any, ...]) -> str:
 STAGES: tuple[tuple[Any, str, Name], ...] = (
     (source.SourceStream, "pull", "pool: pull items from the source"),
     (intake.Intake, "_project", "pool: project and shape answers"),
-    (segments.Suffix, "run_chunk", "pool: run suffixes"),
+    (suffixes.Suffix, "run_chunk", "pool: run suffixes"),
     (local_work, "publish_object", "pool: publish the output"),
     (loop.TransactionalLoop, "_poll", "loop: poll"),
     (core.CoreTask, "accept", "core: decode records"),
@@ -54,9 +55,9 @@ STAGES: tuple[tuple[Any, str, Name], ...] = (
     (core.CoreTask, "release", "core: release"),
     (core.CoreTask, "finished", "core: take results"),
     (ingress.IngressTask, "decide", "ingress: decide"),
-    (memory_log.MemoryProducer, "produce", "driver: log takes records"),
-    (memory_log.MemoryProducer, "commit", "driver: log commits"),
-    (memory_log.MemoryGroupConsumer, "poll", "driver: log gives records"),
+    (memory_producer.MemoryProducer, "produce", "driver: log takes records"),
+    (memory_producer.MemoryProducer, "commit", "driver: log commits"),
+    (memory_consumer.MemoryGroupConsumer, "poll", "driver: log gives records"),
     (testing.TopologyTestDriver, "_answer_new", "driver: outside party"),
 )
 """Owner, function, stage."""

@@ -19,8 +19,8 @@ from bench.processes import Usage, Watch
 from streams.demo.kafka import KafkaStage, kafka_stage
 from streams.demo.payments_file import generate
 from streams.demo.run import AWAIT_STEP, DemoResult, DemoSettings, environment, prepare_inputs, run_demo
-from streams.process.child import child_environment
-from streams.worker.assembly import topic_specs
+from streams.process.launcher import child_environment
+from streams.worker.topics import topic_specs
 
 RUN_S_BASE = 45.0
 RATE_MIN = 400.0

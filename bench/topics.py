@@ -17,7 +17,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 
-from streams.settings import Connection
+from streams.log.kafka.connection import Connection
 
 TIMEOUT_S = 20.0
 POLL_S = 1.0

@@ -45,6 +45,23 @@ def interaction_id(unit: str, item_index: int | None) -> str:
     return f"{unit}.{UNARY if item_index is None else item_index}"
 
 
+def execution_of(unit: str) -> str:
+    """The execution that a unit belongs to."""
+    return _parts(unit)[0]
+
+
+def step_of(unit: str) -> int:
+    """The number of the await step that a unit is of."""
+    return _parts(unit)[1]
+
+
+@lru_cache(maxsize=4_096)
+def _parts(unit: str) -> tuple[str, int]:
+    """A unit id of our own making, taken apart; all interactions of a unit ask for it."""
+    execution, _, step = unit.rpartition(".")
+    return execution, int(step)
+
+
 class InteractionRef(msgspec.Struct, frozen=True, gc=False):
     """An interaction id taken apart."""
 
@@ -105,6 +122,7 @@ def murmur2(data: bytes) -> int:
     return h ^ (h >> 15)
 
 
+@lru_cache(maxsize=4_096)
 def home_partition(execution: str, partitions: int) -> int:
-    """The partition that owns an execution: Java's default partitioner over the execution id."""
+    """The partition that owns an execution: Java's default partitioner over the execution id. Kept: each row of an execution asks."""
     return (murmur2(execution.encode()) & 0x7FFFFFFF) % partitions

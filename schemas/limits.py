@@ -28,6 +28,12 @@ at 16 requests in flight 1 ms, at one next to nothing."""
 PAYLOAD_BYTES_MAX = 4 * 1024 * 1024
 """Largest request, completion or step output, encoded."""
 
+
+def payload_problem(what: str, size: int) -> str:
+    """The sentence about a payload that is too large; `what` names it."""
+    return f"{what} has {size} bytes; at most {PAYLOAD_BYTES_MAX} are taken (limits.PAYLOAD_BYTES_MAX)"
+
+
 TRANSACTION_BYTES_MAX = 32 * 1024 * 1024
 """Bytes of outputs decided in one transaction before the rest of the batch waits for the next."""
 
@@ -99,3 +105,6 @@ RESTORE_RECORDS = 5_000
 
 PUBLICATION_ATTEMPTS_MAX = 5
 """Effects tried for one prepared publication before the execution is dead-lettered."""
+
+MESSAGE_CHARS_MAX = 2_000
+"""Error text kept on rows and in facts; the start says what happened."""

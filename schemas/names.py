@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from schemas.envelopes import Command, ContinuationCompletion, ProviderCompletion
+from schemas.identity import home_partition
 from schemas.topics import topic_name
+
+
+class Home(NamedTuple):
+    """Where a record is written so that the task of its execution reads it."""
+
+    topic: str
+    key: bytes
+    partition: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +36,13 @@ class Names:
         """The names of one application."""
         suffixes = ("commands", "completions", "facts", "replies", "continuations", "refusals", "dlq")
         return cls(app, *(topic_name(app, suffix) for suffix in suffixes))
+
+    def home_of(self, message: Command | ProviderCompletion | ContinuationCompletion, partitions: int) -> Home:
+        """Where a command or completion goes: the topic of its kind, the partition of its execution (DESIGN 4)."""
+        is_completion = isinstance(message, (ProviderCompletion, ContinuationCompletion))
+        execution = message.execution_id
+        topic = self.completions if is_completion else self.commands
+        return Home(topic, execution.encode(), home_partition(execution, partitions))
 
     def changelog(self, table: str) -> str:
         """The changelog topic of a table."""

@@ -17,6 +17,7 @@ import msgspec
 
 from schemas import facts
 from schemas.facts import Fact
+from schemas.identity import step_of
 from state.transition import IllegalTransition, Transitions, next_status
 
 
@@ -162,7 +163,7 @@ def _changes(record: ExecutionRecord, fact: Fact) -> dict[str, object]:
         case facts.BoundaryUnitOpened():
             return {"await_unit_id": fact.unit_id}
         case facts.SegmentSuspended():
-            return {"step_index": int(fact.unit_id.rsplit(".", 1)[1])}
+            return {"step_index": step_of(fact.unit_id)}
         case facts.ContinuationSegmentCreated():
             return {
                 "step_index": fact.next_step,

@@ -104,11 +104,11 @@ def fold(rows: Rows, fact: Fact) -> None:
         IllegalTransition: `fact` is not possible now; no row is changed.
     """
     get, put = rows.get, rows.put
-    changed: list[tuple[bytes, Row]] = []
-    for key_of, evolve in _folds_of(fact):
-        key = key_of(fact)
-        changed.append((key, evolve(get(key), fact)))
-    for key, record in changed:
+    folds = _folds_of(fact)
+    keys = [key_of(fact) for key_of, _ in folds]
+    before = [get(key) for key in keys]
+    after = [evolve(record, fact) for (_, evolve), record in zip(folds, before, strict=True)]
+    for key, record in zip(keys, after, strict=True):
         put(key, record)
 
 

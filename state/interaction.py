@@ -14,8 +14,11 @@ from typing import Any
 import msgspec
 
 from schemas import facts
+from schemas.envelopes import (
+    ProviderCompletion,
+)
 from schemas.facts import Fact
-from schemas.identity import interaction_id
+from schemas.identity import execution_of, interaction_id
 from state.transition import Transitions, by_status, illegal
 
 
@@ -174,3 +177,23 @@ _BY_FACT: dict[type[Fact], Callable[[Any, Any], InteractionRecord]] = {
 }
 
 _EVOLVE = by_status(TRANSITIONS, _BY_FACT)
+
+
+def held_at_ms(row: InteractionRecord) -> int:
+    """When the answer that is held on a row came in."""
+    return row.completed_at_ms or row.dispatched_at_ms
+
+
+def held_completion(row: InteractionRecord) -> ProviderCompletion:
+    """The answer that is held on a row, as it came."""
+    assert row.answer is not None
+    topic, partition, offset = row.held_from or ("", -1, -1)
+    return ProviderCompletion(
+        execution_of(row.unit_id),
+        row.interaction_id,
+        row.answer,
+        actor=row.actor,
+        origin_topic=topic,
+        origin_partition=partition,
+        origin_offset=offset,
+    )

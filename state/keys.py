@@ -17,6 +17,12 @@ from schemas.identity import UNARY
 TABLES = {"e": "executions", "u": "units", "i": "interactions", "t": "items"}
 """Prefix of a row's key -> table name; its changelog topic is `<app>.<table>-changelog`."""
 
+INTERACTIONS = b"i/"
+"""What the keys of all interactions begin with."""
+
+KEYS_KEPT = 16_384
+"""Keys of interactions and items, each: two windows of the default size. Each is asked for several times while its item is on its way."""
+
 _UNARY = UNARY.encode()
 
 PREFIXES = {table: prefix for prefix, table in TABLES.items()}
@@ -34,20 +40,16 @@ def unit_key(unit_id: str) -> bytes:
     return b"u/" + unit_id.encode()
 
 
+@lru_cache(maxsize=KEYS_KEPT)
 def interaction_key(unit_id: str, item_index: int | None) -> bytes:
     """Key of an interaction's row."""
-    return _interactions(unit_id) + (_UNARY if item_index is None else _digits(item_index))
+    return _interactions(unit_id) + (_UNARY if item_index is None else b"%09d" % item_index)
 
 
+@lru_cache(maxsize=KEYS_KEPT)
 def item_key(unit_id: str, item_index: int) -> bytes:
     """Key of an item's row."""
-    return _items(unit_id) + _digits(item_index)
-
-
-@lru_cache(maxsize=16_384)
-def _digits(item_index: int) -> bytes:
-    """An item's index in a key. Each is asked for several times while its item is on its way: kept for two windows of the default size."""
-    return b"%09d" % item_index
+    return _items(unit_id) + b"%09d" % item_index
 
 
 @lru_cache(maxsize=4_096)
@@ -76,6 +78,26 @@ def prefix_span(prefix: str) -> tuple[bytes, bytes]:
 def split_key(key: bytes) -> tuple[str, bytes]:
     """A row's key as (table name, changelog record key)."""
     return TABLES[chr(key[0])], key[2:]
+
+
+def execution_of_key(key: bytes) -> str:
+    """The execution that a row of any table belongs to."""
+    return key[2:].decode().split(".", 1)[0]
+
+
+def is_interaction(key: bytes) -> bool:
+    """Whether the row is an interaction."""
+    return key.startswith(INTERACTIONS)
+
+
+def step_of_key(key: bytes) -> int:
+    """The number of the await step that an interaction or item belongs to."""
+    return int(key.rsplit(b".", 2)[1])
+
+
+def table_of(key: bytes) -> str:
+    """The table of a row."""
+    return TABLES[chr(key[0])]
 
 
 def item_index_of(key: bytes) -> int | None:

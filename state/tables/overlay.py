@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import ItemsView, Iterable
 from typing import Any
 
+from typing_extensions import override
+
+from state.execution import ExecutionRecord
 from state.folding import Row, decode_row, encode_row
 from state.interaction import InteractionRecord
 from state.item import ItemRecord, ItemStatus
+from state.keys import execution_key, interaction_key, item_key, unit_key
 from state.tables.store import ChangelogPosition, Store
+from state.unit import UnitRecord
 
 HOT_ROWS_MAX = 20_000
 """Committed interactions kept decoded: a window's worth, so that an answer costs no read. Beyond it, older ones are read again."""
@@ -41,19 +46,51 @@ class HotRows:
         self._old.pop(key, None)
 
 
-class Overlay:
-    """Read-your-writes over a store; nothing reaches the store before `apply`."""
+class RowView:
+    """Rows by what they are about."""
 
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self.hot = HotRows()
-        self.staged: dict[bytes, Row | None] = {}
+    def get(self, key: bytes) -> Any:
+        """The record of a row, or None."""
+        raise NotImplementedError
+
+    def execution(self, execution_id: str) -> ExecutionRecord | None:
+        """An execution, or None."""
+        found: ExecutionRecord | None = self.get(execution_key(execution_id))
+        return found
+
+    def unit(self, unit_id: str | None) -> UnitRecord | None:
+        """A unit, or None."""
+        found: UnitRecord | None = self.get(unit_key(unit_id)) if unit_id else None
+        return found
+
+    def interaction(self, unit_id: str, item_index: int | None) -> InteractionRecord | None:
+        """An interaction, or None."""
+        found: InteractionRecord | None = self.get(interaction_key(unit_id, item_index))
+        return found
+
+    def item(self, unit_id: str, item_index: int) -> ItemRecord | None:
+        """An item, or None."""
+        found: ItemRecord | None = self.get(item_key(unit_id, item_index))
+        return found
+
+
+class Overlay(RowView):
+    """The rows as the open batch sees them: read-your-writes over a store; nothing reaches the store before `apply`."""
+
+    def __init__(self, store: Store, hot: HotRows) -> None:
+        self._store = store
+        self._hot = hot
+        self._staged: dict[bytes, Row | None] = {}
         """Changed rows; None: deleted."""
         self._read: dict[bytes, Any] = {}
 
+    def lie_over(self, store: Store) -> None:
+        """Lie over another store from now on; no batch is open."""
+        self._store = store
+
     def prefetch(self, keys: Iterable[bytes]) -> None:
         """Read the rows that a batch names in one go."""
-        read, hot = self._read, self.hot.get
+        read, hot = self._read, self._hot.get
         wanted: list[bytes] = []
         for key in keys:
             if key not in read:
@@ -64,7 +101,7 @@ class Overlay:
                     read[key] = known
         if not wanted:
             return
-        for key, value in zip(wanted, self.store.get_many(wanted), strict=True):
+        for key, value in zip(wanted, self._store.get_many(wanted), strict=True):
             read[key] = None if value is None else decode_row(key, value)
 
     def assume_absent(self, keys: Iterable[bytes]) -> None:
@@ -73,9 +110,10 @@ class Overlay:
         for key in keys:
             known(key, None)
 
+    @override
     def get(self, key: bytes) -> Any:
         """The record of a row, or None."""
-        record = self.staged.get(key, _UNREAD)
+        record = self._staged.get(key, _UNREAD)
         if record is _UNREAD:
             record = self._read.get(key, _UNREAD)
         if record is _UNREAD:
@@ -85,33 +123,37 @@ class Overlay:
 
     def put(self, key: bytes, record: Row) -> None:
         """Make `record` the row, for this batch."""
-        self.staged[key] = record
+        self._staged[key] = record
 
     def delete(self, keys: Iterable[bytes]) -> None:
         """Delete rows; only retention does."""
-        self.staged.update(dict.fromkeys(keys))
+        self._staged.update(dict.fromkeys(keys))
 
     def encoded(self) -> dict[bytes, bytes | None]:
         """The changed rows as they will be stored."""
-        return {key: None if record is None else encode_row(record) for key, record in self.staged.items()}
+        return {key: None if record is None else encode_row(record) for key, record in self._staged.items()}
+
+    def changes(self) -> ItemsView[bytes, Row | None]:
+        """The changed rows and their records; None: deleted."""
+        return self._staged.items()
 
     def drop(self) -> None:
         """Forget the batch."""
-        self.staged.clear()
+        self._staged.clear()
         self._read.clear()
 
     def apply(self, rows: dict[bytes, bytes | None], positions: dict[str, ChangelogPosition]) -> None:
         """Make the batch the committed state, in one atomic write."""
-        self.store.apply(rows, positions)
+        self._store.apply(rows, positions)
         self._keep_hot()
         self.drop()
 
     def _keep_hot(self) -> None:
-        hot = self.hot
-        for key, record in self.staged.items():
+        hot = self._hot
+        for key, record in self._staged.items():
             if type(record) is InteractionRecord:
                 hot.put(key, record)
             elif type(record) is ItemRecord and record.status is _SUCCEEDED:
-                hot.discard(b"i" + key[1:])
+                hot.discard(interaction_key(record.unit_id, record.item_index))
             elif record is None:
                 hot.discard(key)

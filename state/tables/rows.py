@@ -1,7 +1,7 @@
-"""The rows of one core task: as its open batch sees them, and, for jobs on the pool, as they are committed.
+"""The committed rows of one partition, and the open batch over them.
 
-Theory of operation. Only the loop's thread reads and changes the overlay. Jobs read what is committed, under a lock that `close` takes too:
-a store is never closed under a reader, and a job that comes later gets `TaskClosed` and ends.
+Theory of operation. Only the loop's thread reads and changes the batch. Jobs on the pool read what is committed, under a lock that `close`
+takes too: a store is never closed under a reader, and a job that comes later gets `TaskClosed` and ends.
 """
 
 from __future__ import annotations
@@ -10,27 +10,26 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+from typing_extensions import override
+
 from schemas.errors import KawaitError
-from state.execution import ExecutionRecord
 from state.folding import decode_row
-from state.interaction import InteractionRecord
-from state.item import ItemRecord
-from state.keys import execution_key, interaction_key, item_key, unit_key
-from state.tables.overlay import Overlay
+from state.tables.overlay import HotRows, Overlay, RowView
 from state.tables.store import Store, StoreFactory
-from state.unit import UnitRecord
 
 
 class TaskClosed(KawaitError):
     """The partition was given up while a job of it ran; the job ends."""
 
 
-class PartitionRows:
-    """Store and overlay of one partition."""
+class PartitionRows(RowView):
+    """The committed rows of one partition. What `RowView` offers is for the loop's thread; it leaves no trace in the open batch."""
 
     def __init__(self, stores: StoreFactory, partition: int) -> None:
         self.store: Store = stores.open("core", partition)
-        self.overlay = Overlay(self.store)
+        self._hot = HotRows()
+        self.batch = Overlay(self.store, self._hot)
+        """The same rows as the open batch sees them."""
         self.is_closing = False
         self._stores = stores
         self._partition = partition
@@ -41,7 +40,7 @@ class PartitionRows:
         self.store.close()
         self._stores.wipe("core", self._partition)
         self.store = self._stores.open("core", self._partition)
-        self.overlay = Overlay(self.store)
+        self.batch.lie_over(self.store)
         return self.store
 
     def close(self) -> None:
@@ -50,42 +49,35 @@ class PartitionRows:
         with self._reading:
             self.store.close()
 
-    # --- as the batch sees them --------------------------------------------------------------------------------------------------------
+    # --- on the loop's thread ------------------------------------------------------------------------------------------------------------
 
-    def execution(self, execution_id: str) -> ExecutionRecord | None:
-        """An execution, or None."""
-        found: ExecutionRecord | None = self.overlay.get(execution_key(execution_id))
-        return found
-
-    def unit(self, unit_id: str | None) -> UnitRecord | None:
-        """A unit, or None."""
-        found: UnitRecord | None = self.overlay.get(unit_key(unit_id)) if unit_id else None
-        return found
-
-    def interaction(self, unit_id: str, item_index: int | None) -> InteractionRecord | None:
-        """An interaction, or None."""
-        found: InteractionRecord | None = self.overlay.get(interaction_key(unit_id, item_index))
-        return found
-
-    def item(self, unit_id: str, item_index: int) -> ItemRecord | None:
-        """An item, or None."""
-        found: ItemRecord | None = self.overlay.get(item_key(unit_id, item_index))
-        return found
-
-    # --- as they are committed ---------------------------------------------------------------------------------------------------------
+    @override
+    def get(self, key: bytes) -> Any:
+        """The committed record of a row, or None."""
+        found: Any = self._hot.get(key)
+        if found is not None:
+            return found
+        (value,) = self.store.get_many((key,))
+        return None if value is None else decode_row(key, value)
 
     def scan(self, start: bytes, end: bytes, limit: int | None = None) -> Iterator[tuple[bytes, Any]]:
-        """On the loop's thread: committed rows of a span, in key order, with their keys."""
+        """Committed rows of a span, in key order, with their keys."""
         for key, value in self.store.scan(start, end, limit):
             yield key, decode_row(key, value)
 
+    def keys(self, start: bytes, end: bytes, limit: int) -> Iterator[bytes]:
+        """Keys of committed rows of a span, in order, at most `limit`."""
+        return (key for key, _ in self.store.scan(start, end, limit))
+
+    # --- on the pool ---------------------------------------------------------------------------------------------------------------------
+
     def committed(self, keys: list[bytes]) -> list[Any]:
-        """On the pool: committed rows in the order of `keys`, None where there is none.
+        """Committed records in the order of `keys`, None where there is none.
 
         Raises:
             TaskClosed: the partition was given up.
         """
-        hot = self.overlay.hot.get
+        hot = self._hot.get
         found = [hot(key) for key in keys]
         missing = [key for key, row in zip(keys, found, strict=True) if row is None]
         if not missing:

@@ -20,11 +20,12 @@ import msgspec
 
 from schemas import limits
 from schemas.errors import StepError
-from streams.author.segments import Suffixes, flow, run_segment, run_steps
-from streams.author.shaping import Unshaped, shape
-from topologies.decisions.admission import Shape
-from topologies.decisions.dispatch import SourceItem, idempotency_key
+from streams.author.segments import flow, run_segment, run_steps
+from streams.author.shaping import shape
+from streams.author.suffixes import Suffixes
+from topologies.pipeline.items import SourceItem, idempotency_key
 from topologies.pipeline.model import Pipeline
+from topologies.pipeline.shapes import Shape, Unshaped
 
 Starts = Callable[[], None]
 """Called before each item of a call."""
@@ -113,12 +114,13 @@ class LocalAuthor:
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
         self._suffixes = Suffixes(pipeline)
+        self._awaits = {step.index: step for step in pipeline.await_steps}
 
     def project(self, answers: Sequence[Unshaped], shapes: list[Shape], starts: Starts) -> None:
         """Shape answers, appending to `shapes`."""
         for answer in answers:
             starts()
-            shapes.append(shape(self._pipeline.await_step(answer.step_index), answer))
+            shapes.append(shape(self._awaits[answer.step_index], answer))
 
     def run_suffixes(
         self, await_index: int, completions: Sequence[bytes], outcomes: list[Outcome], starts: Starts

@@ -5,59 +5,26 @@ Validation is compiled and runs inline. A projector is the author's code: it run
 
 from __future__ import annotations
 
-import msgspec
-from pydantic import ValidationError
-
 from schemas import limits
-from state.interaction import InteractionRecord, InteractionStatus
-from topologies.decisions.admission import Misshapen, Shape, Shaped
-from topologies.pipeline.model import AwaitStep, Completion
-
-DETAIL_CHARS_MAX = 500
+from state.interaction import InteractionStatus
+from topologies.pipeline.payloads import MISFIT_CHARS_MAX, Misfit
+from topologies.pipeline.projection import Completion
+from topologies.pipeline.shapes import Misshapen, Shape, Shaped, Unshaped
+from topologies.pipeline.steps import AwaitStep
 
 _PENDING = InteractionStatus.PENDING
-
-
-class Unshaped(msgspec.Struct, frozen=True, array_like=True):
-    """An answer as it came, with what its shape depends on.
-
-    Attributes:
-        request: The interaction's request, where the step's projector is to run; else None.
-    """
-
-    step_index: int
-    payload: bytes
-    request: bytes | None
-    interaction_id: str
-    actor: str
-    recorded_at_ms: int
-
-
-def unshaped(
-    step: AwaitStep, row: InteractionRecord | None, payload: bytes, *, actor: str | None, recorded_at_ms: int
-) -> Unshaped:
-    """What the shape of an answer depends on.
-
-    A projector is not run where there is no request yet, nor again for an interaction that was answered (BEHAVIOUR hole 24).
-    """
-    projection = step.projection
-    if projection is None or row is None or row.status is not _PENDING or row.projector != projection.name:
-        return Unshaped(step.index, payload, None, "", actor or "", recorded_at_ms)
-    return Unshaped(step.index, payload, row.request, row.interaction_id, actor or "", recorded_at_ms)
 
 
 def shape(step: AwaitStep, answer: Unshaped) -> Shape:
     """The answer as the step's output, or why it is not one."""
     payload = answer.payload
     if len(payload) > limits.PAYLOAD_BYTES_MAX:
-        return Misshapen(f"{len(payload)} bytes; at most {limits.PAYLOAD_BYTES_MAX} (limits.PAYLOAD_BYTES_MAX)")
+        return Misshapen(limits.payload_problem("the answer", len(payload)))
     kind = step.answer_type
     try:
         value = kind.validate_json(payload)
-    except ValidationError as error:
-        return Misshapen(_first_error(error, kind.name))
     except ValueError as error:
-        return Misshapen(f"not a {kind.name}: {error}"[:DETAIL_CHARS_MAX])
+        return Misshapen(str(Misfit.of(kind.name, error)))
     if step.projection is None:
         return Shaped(kind.to_json(value), None)
     if answer.request is None:
@@ -70,11 +37,4 @@ def shape(step: AwaitStep, answer: Unshaped) -> Shape:
         output = step.output.validate(step.projection.project(request, value, metadata))
         return Shaped(step.output.to_json(output), payload)
     except Exception as error:
-        return Misshapen(f"projector {step.projection.name}: {type(error).__name__}: {error}"[:DETAIL_CHARS_MAX])
-
-
-def _first_error(error: ValidationError, name: str) -> str:
-    """The first thing wrong, without the value itself (it may hold what nobody should read in a log)."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    where = ".".join(str(part) for part in first["loc"]) or "value"
-    return f"not a {name}: {where}: {first['msg']}"[:DETAIL_CHARS_MAX]
+        return Misshapen(f"projector {step.projection.name}: {type(error).__name__}: {error}"[:MISFIT_CHARS_MAX])

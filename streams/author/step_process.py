@@ -1,6 +1,6 @@
 """The process that runs the author's code, and how the worker calls it (`streams.author.calls`).
 
-    worker                                              step process (python -m streams.author.step_process)
+    worker                                              step process (`streams.author.step_server`)
     a pool thread  --- its own connection ---------->   a thread that serves it: one call at a time
                    <-- results as they come, the end -- on a `LocalAuthor`
 
@@ -15,138 +15,54 @@ or `Raised`. A call that never ends keeps its thread on both sides, as in `strea
 from __future__ import annotations
 
 import contextlib
-import gc
 import itertools
 import os
-import signal
 import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
-from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Final
 
 import msgspec
 import structlog
 
-from schemas.errors import KawaitError, StepError, UsageError
-from streams.author.calls import Author, Items, LocalAuthor, Outcome, Starts, StepProcessEnded, StreamAsked
-from streams.author.segments import describe_error
-from streams.author.shaping import Unshaped
-from streams.settings import PipelineChoice
-from topologies.decisions.admission import Misshapen, Shape, Shaped
-from topologies.decisions.dispatch import SourceItem
+from schemas.errors import StepError, UsageError
+from streams.author.calls import Items, Outcome, Starts, StepProcessEnded, StreamAsked
+from streams.author.messages import (
+    READY,
+    CloseItemsCall,
+    Ended,
+    ProjectCall,
+    PullItemsCall,
+    Raised,
+    RunSegmentCall,
+    RunSuffixesCall,
+    Some,
+    StepCall,
+    StepFailure,
+    decode_response,
+    encode,
+)
+from streams.process.launcher import import_path
+from topologies.pipeline.items import SourceItem
+from topologies.pipeline.shapes import Misshapen, Shape, Shaped, Unshaped
+from topologies.reading.choice import PipelineChoice
 
 logger = structlog.get_logger("kawait.steps")
 
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 5.0
-FLUSH_S = 0.050
-"""How long a result may stay in the step process while its call goes on."""
-COLLECT_FROM_OBJECTS = 50_000
-"""Young objects before the garbage collector looks at them, as in the worker."""
-
-_ROOT: Final = Path(__file__).parents[2]
-_READY: Final = b"r"
-
-
-# --- messages ------------------------------------------------------------------------------------------------------------------------
-
-
-class Failed(msgspec.Struct, frozen=True, tag=True):
-    """An item's suffix failed (`streams.author.segments.describe_error`)."""
-
-    code: str
-    message: str
-    retryable: bool
-
-
-class Project(msgspec.Struct, frozen=True, tag=True):
-    """Call of `Author.project`."""
-
-    answers: list[Unshaped]
-
-
-class RunSuffixes(msgspec.Struct, frozen=True, tag=True):
-    """Call of `Author.run_suffixes`."""
-
-    await_index: int
-    completions: list[bytes]
-
-
-class RunSegment(msgspec.Struct, frozen=True, tag=True):
-    """Call of `Author.run_segment`."""
-
-    first: int
-    stop: int
-    payloads: list[bytes]
-    many: bool
-
-
-class PullItems(msgspec.Struct, frozen=True, tag=True):
-    """Call of `Items.pull`; `asked` is there the first time only."""
-
-    stream: int
-    count: int
-    asked: StreamAsked | None
-
-
-class CloseItems(msgspec.Struct, frozen=True, tag=True):
-    """Forget a stream; has no answer."""
-
-    stream: int
-
-
-ShapeSent = tuple[bytes | None, bytes | None, str | None]
-"""completion, answer, detail of `Misshapen`."""
-
-
-class Some(msgspec.Struct, frozen=True, tag=True):
-    """Results of a call that goes on, or its last ones."""
-
-    shapes: list[ShapeSent] = []
-    outcomes: list[list[bytes] | Failed] = []
-
-
-class Ended(msgspec.Struct, frozen=True, tag=True):
-    """The end of a call with what is left of its results."""
-
-    rest: Some = Some()
-    output: bytes = b""
-    streams: bool = False
-    items: list[SourceItem] = []
-    has_ended: bool = False
-
-
-class Raised(msgspec.Struct, frozen=True, tag=True):
-    """The end of a call by an error."""
-
-    rest: Some
-    error: Failed
-
-
-Call = Project | RunSuffixes | RunSegment | PullItems | CloseItems
-Answer = Some | Ended | Raised
-
-_encode = msgspec.msgpack.Encoder().encode
-_decode_call = msgspec.msgpack.Decoder(Call).decode
-_decode_answer = msgspec.msgpack.Decoder(Answer).decode
 
 
 class StepsFailed(StepError):
     """An error of the author's code that was raised in the step process."""
 
-    def __init__(self, failed: Failed) -> None:
+    def __init__(self, failed: StepFailure) -> None:
         self.code = failed.code
         self.retryable = failed.retryable
         super().__init__(failed.message)
-
-
-# --- the worker's side -----------------------------------------------------------------------------------------------------------------
 
 
 class StepProcess:
@@ -212,7 +128,7 @@ class StepProcess:
             for completion, answer, detail in some.shapes:
                 shapes.append(Shaped(completion, answer) if detail is None else Misshapen(detail))
 
-        self._call(Project(list(answers)), take, starts)
+        self._call(ProjectCall(list(answers)), take, starts)
 
     def run_suffixes(
         self, await_index: int, completions: Sequence[bytes], outcomes: list[Outcome], starts: Starts
@@ -222,7 +138,7 @@ class StepProcess:
         def take(some: Some) -> None:
             outcomes.extend(made if isinstance(made, list) else StepsFailed(made) for made in some.outcomes)
 
-        self._call(RunSuffixes(await_index, list(completions)), take, starts)
+        self._call(RunSuffixesCall(await_index, list(completions)), take, starts)
 
     def open_items(self, asked: StreamAsked) -> Items:
         """The items that enter an await."""
@@ -230,10 +146,10 @@ class StepProcess:
 
     def run_segment(self, first: int, stop: int, payloads: Sequence[bytes], *, many: bool) -> tuple[bytes, bool]:
         """As `streams.author.segments.run_segment`."""
-        ended = self._call(RunSegment(first, stop, list(payloads), many))
+        ended = self._call(RunSegmentCall(first, stop, list(payloads), many))
         return ended.output, ended.streams
 
-    def pull(self, asked: PullItems) -> tuple[list[SourceItem], bool]:
+    def pull(self, asked: PullItemsCall) -> tuple[list[SourceItem], bool]:
         """For `_Items`."""
         ended = self._call(asked)
         return ended.items, ended.has_ended
@@ -243,7 +159,7 @@ class StepProcess:
         self._forgotten.put(stream)
 
     def _call(
-        self, asked: Call, take: Callable[[Some], None] = lambda _some: None, starts: Starts = lambda: None
+        self, asked: StepCall, take: Callable[[Some], None] = lambda _some: None, starts: Starts = lambda: None
     ) -> Ended:
         """One call on this thread's connection.
 
@@ -256,10 +172,10 @@ class StepProcess:
         try:
             while not self._forgotten.empty():
                 with contextlib.suppress(Empty):  # another thread may tell it
-                    connection.send_bytes(_encode(CloseItems(self._forgotten.get_nowait())))
-            connection.send_bytes(_encode(asked))
+                    connection.send_bytes(encode(CloseItemsCall(self._forgotten.get_nowait())))
+            connection.send_bytes(encode(asked))
             while True:
-                answer = _decode_answer(connection.recv_bytes())
+                answer = decode_response(connection.recv_bytes())
                 if isinstance(answer, Some):
                     take(answer)
                     starts()
@@ -310,7 +226,7 @@ class StepProcess:
         assert self._control is not None
         if not self._is_ready:
             with contextlib.suppress(OSError):  # ended, or said nothing in time
-                self._is_ready = self._control.recv(1) == _READY
+                self._is_ready = self._control.recv(1) == READY
             if not self._is_ready:
                 self._process.kill()
                 self._process.wait()
@@ -323,14 +239,13 @@ class StepProcess:
         self._is_ready = False
         ours, theirs = socket.socketpair()
         ours.settimeout(READY_TIMEOUT_S)
-        paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         with theirs:
             # `-P`: the current folder may hold a package named like one of ours.
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "streams.author.step_process", str(theirs.fileno())],
+                [sys.executable, "-P", "-m", "streams.author.step_server", str(theirs.fileno())],
                 stdin=subprocess.PIPE,
                 pass_fds=[theirs.fileno()],
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+                env={**os.environ, "PYTHONPATH": import_path(os.environ)},
             )
         self._control = ours
         assert self._process.stdin is not None
@@ -349,159 +264,8 @@ class _Items:
     def pull(self, count: int) -> tuple[list[SourceItem], bool]:
         """The next items, at most `count`, and whether the stream has ended with them."""
         asked, self._asked = self._asked, None
-        return self._process.pull(PullItems(self._number, count, asked))
+        return self._process.pull(PullItemsCall(self._number, count, asked))
 
     def close(self) -> None:
         """Nobody will pull any more."""
         self._process.forget(self._number)
-
-
-# --- the step process's side -------------------------------------------------------------------------------------------------------------
-
-
-class _Filling:
-    """A call under way, whose results are sent as they come."""
-
-    def __init__(self, connection: Connection) -> None:
-        self.shapes: list[Shape] = []
-        self.outcomes: list[Outcome] = []
-        self._connection = connection
-        self._sent = 0
-        self._sending = threading.Lock()
-        self._is_over = False
-
-    def flush(self) -> None:
-        """Send what is new."""
-        with self._sending:
-            if self._is_over:
-                return
-            some = self._rest()
-            if some is not _NOTHING:
-                self._connection.send_bytes(_encode(some))
-
-    def end(self, answer: Callable[[Some], Ended | Raised]) -> None:
-        """Send what is new, and the end."""
-        with self._sending:
-            self._is_over = True
-            self._connection.send_bytes(_encode(answer(self._rest())))
-
-    def _rest(self) -> Some:
-        made = len(self.shapes) + len(self.outcomes)
-        if made == self._sent:
-            return _NOTHING
-        first, self._sent = self._sent, made
-        return Some(
-            [_shape_sent(shape) for shape in self.shapes[first:]],
-            [_outcome_sent(outcome) for outcome in self.outcomes[first:]],
-        )
-
-
-_NOTHING: Final = Some()
-
-
-def _shape_sent(shape: Shape) -> ShapeSent:
-    return (shape.completion, shape.answer, None) if isinstance(shape, Shaped) else (None, None, shape.detail)
-
-
-def _outcome_sent(outcome: Outcome) -> list[bytes] | Failed:
-    return outcome if isinstance(outcome, list) else Failed(*describe_error(outcome))
-
-
-class Server:
-    """Serves connections with an `Author`."""
-
-    def __init__(self, author: Author) -> None:
-        self._author = author
-        self._streams: dict[int, Items] = {}
-        self._filling: dict[int, _Filling] = {}
-
-    def run(self, control: socket.socket) -> None:
-        """Take connections until the worker is gone."""
-        threading.Thread(target=self._flush, name="kawait-flush", daemon=True).start()
-        while True:
-            message, descriptors, _flags, _address = socket.recv_fds(control, 1, 1)
-            if not message:
-                return
-            connection = Connection(descriptors[0])
-            threading.Thread(target=self._serve, args=(connection,), name="kawait-steps", daemon=True).start()
-
-    def _flush(self) -> None:
-        while True:
-            time.sleep(FLUSH_S)
-            for filling in list(self._filling.values()):
-                with contextlib.suppress(OSError):
-                    filling.flush()
-
-    def _serve(self, connection: Connection) -> None:
-        """Answer the calls of one connection."""
-        with connection, contextlib.suppress(EOFError, OSError):
-            while True:
-                call = _decode_call(connection.recv_bytes())
-                if isinstance(call, CloseItems):
-                    self._streams.pop(call.stream, None)
-                    continue
-                self._answer(connection, call)
-
-    def _answer(self, connection: Connection, call: Call) -> None:
-        filling = _Filling(connection)
-        key = id(filling)
-        self._filling[key] = filling
-        try:
-            ended = self._run(call, filling)
-        except BaseException as error:
-            failed = Failed(*describe_error(error))
-            filling.end(lambda rest: Raised(rest, failed))
-        else:
-            filling.end(lambda rest: msgspec.structs.replace(ended, rest=rest))
-        finally:
-            del self._filling[key]
-
-    def _run(self, call: Call, filling: _Filling) -> Ended:
-        match call:
-            case Project():
-                self._author.project(call.answers, filling.shapes, _nothing)
-                return Ended()
-            case RunSuffixes():
-                self._author.run_suffixes(call.await_index, call.completions, filling.outcomes, _nothing)
-                return Ended()
-            case RunSegment():
-                output, streams = self._author.run_segment(call.first, call.stop, call.payloads, many=call.many)
-                return Ended(output=output, streams=streams)
-            case PullItems():
-                items, has_ended = self._stream(call).pull(call.count)
-                return Ended(items=items, has_ended=has_ended)
-            case _:
-                raise AssertionError(call)
-
-    def _stream(self, call: PullItems) -> Items:
-        if call.asked is not None:
-            self._streams[call.stream] = self._author.open_items(call.asked)
-        stream = self._streams.get(call.stream)
-        if stream is None:
-            raise StepProcessEnded("the stream was lost with the process that read it")
-        return stream
-
-
-def _nothing() -> None:
-    """Time limits are kept by the worker."""
-
-
-def main() -> None:
-    """Load the pipeline that stands on stdin and serve until the worker is gone."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # the worker decides when to end
-        signal.signal(number, signal.SIG_IGN)
-    choice = msgspec.json.decode(sys.stdin.buffer.read(), type=PipelineChoice, dec_hook=lambda kind, text: kind(text))
-    control = socket.socket(fileno=int(sys.argv[1]))
-    try:
-        author = LocalAuthor(choice.load(os.environ))
-    except KawaitError as error:
-        sys.exit(f"the process of the steps: {error}")
-    gc.freeze()
-    gc.set_threshold(COLLECT_FROM_OBJECTS, 20, 100)
-    control.send(_READY)
-    Server(author).run(control)
-    os._exit(0)  # a thread of the author's may never end
-
-
-if __name__ == "__main__":
-    main()

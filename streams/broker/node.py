@@ -42,6 +42,7 @@ from streams.process.signals import stop_on_signals
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import IO
+from streams.process.launcher import LAUNCHER
 
 START_DEADLINE_S: Final = 60.0  # about 6 s on two idle cores; ten times that on busy ones
 STOP_DEADLINE_S: Final = 10.0
@@ -69,17 +70,6 @@ LOG_FLAGS: Final = (
     "-Dorg.slf4j.simpleLogger.showDateTime=true",
     "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
 )
-# Runs before exec in the child's own interpreter: a preexec_fn would run our code after fork in a threaded process.
-# Arguments: the parent's pid, then the command. 1 is PR_SET_PDEATHSIG; 9 is SIGKILL.
-LAUNCHER: Final = """
-import ctypes, os, sys
-parent = int(sys.argv[1])
-if sys.platform == "linux":
-    ctypes.CDLL(None).prctl(1, 9)
-    if os.getppid() != parent:
-        os._exit(1)
-os.execvp(sys.argv[2], sys.argv[2:])
-"""
 
 
 _ports_given: set[int] = set()

@@ -22,7 +22,9 @@ from streams.demo.run import ROWS_DEFAULT, DemoResult, DemoSettings, Stage, envi
 
 LINES_SHOWN = 12
 FILES_SHOWN = 3
-YOUNG_BROKER = "This broker has just started, and its JVM still compiles: one that has run for some minutes gives more rows/s."
+YOUNG_BROKER = (
+    "This broker has just started, and its JVM still compiles: one that has run for some minutes gives more rows/s."
+)
 
 
 @click.command()

@@ -11,8 +11,17 @@ import click
 from schemas.envelopes import DeadLetter, Refusal
 from schemas.errors import UsageError
 from streams.cli import options
-from streams.cli.look import APP, DETAIL_CHARS, WORDS, views_of
-from streams.cli.printing import parse_since, payload_text, print_fields, print_json, print_rows, struct_json, time_text
+from streams.cli.options import APP, WORDS, views_of
+from streams.cli.printing import (
+    DETAIL_CHARS,
+    parse_since,
+    payload_text,
+    print_fields,
+    print_json,
+    print_rows,
+    struct_json,
+    time_text,
+)
 from streams.clock import SystemClock
 from streams.doors.views import Found
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,9 @@ from schemas.facts import Fact
 from state.execution import ExecutionRecord
 from state.unit import UnitRecord
 from streams.cli import options
+from streams.cli.options import APP, WORDS, views_of
 from streams.cli.printing import (
+    DETAIL_CHARS,
     out,
     payload_json,
     payload_text,
@@ -27,23 +27,7 @@ from streams.cli.printing import (
     struct_json,
     time_text,
 )
-from streams.doors.views import ExecutionView, InteractionView, Views, target
-
-DETAIL_CHARS = 80
-
-WORDS = click.argument("words", nargs=-1, required=True, metavar="[PIPELINE] ID")
-APP = options.option("--app", metavar="NAME", help="The application, instead of PIPELINE.")
-
-
-@contextmanager
-def views_of(app: str, bootstrap: str | None, config_file: Path | None) -> Iterator[Views]:
-    """Views of an application."""
-    log = options.open_log(bootstrap, config_file)
-    try:
-        yield Views(log, app)
-    finally:
-        log.close()
-
+from streams.doors.views import ExecutionView, InteractionView, target
 
 # --- one execution --------------------------------------------------------------------------------------------------------------------
 

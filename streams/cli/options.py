@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from schemas.errors import UsageError
+from streams.doors.views import Views
+from streams.log.kafka.connection import Connection, connection
 from streams.log.kafka.log import KafkaLog
-from streams.settings import Connection, PipelineChoice, connection, environment_name
 from streams.telemetry import logs
+from topologies.reading.choice import PipelineChoice
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 Decorator = Callable[[_Command], _Command]
 
+ENVIRONMENT_PREFIX = "KAWAIT_"
 FILE = click.Path(path_type=Path)
 READABLE_FILE = click.Path(path_type=Path, exists=True, dir_okay=False, readable=True)
+
+
+def environment_name(flag: str) -> str:
+    """The environment name of a flag: `--state-dir` -> `KAWAIT_STATE_DIR`."""
+    return ENVIRONMENT_PREFIX + flag.lstrip("-").upper().replace("-", "_")
 
 
 def option(*names: str, **more: Any) -> Callable[[_Command], _Command]:
@@ -168,3 +177,17 @@ def read_value(text: str) -> bytes:
         return Path(text[1:]).read_bytes()
     except OSError as error:
         raise UsageError(f"{text[1:]} cannot be read: {(error.strerror or str(error)).lower()}") from error
+
+
+WORDS = click.argument("words", nargs=-1, required=True, metavar="[PIPELINE] ID")
+APP = option("--app", metavar="NAME", help="The application, instead of PIPELINE.")
+
+
+@contextmanager
+def views_of(app: str, bootstrap: str | None, config_file: Path | None) -> Iterator[Views]:
+    """Views of an application."""
+    log = open_log(bootstrap, config_file)
+    try:
+        yield Views(log, app)
+    finally:
+        log.close()

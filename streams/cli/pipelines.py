@@ -10,15 +10,14 @@ import click
 import structlog
 
 from schemas.errors import LogUnavailable, PipelineError
-from schemas.topics import Acl, acls
 from streams.cli import options, provisioning
 from streams.cli.printing import print_json, print_rows
 from streams.clock import SystemClock
 from streams.log.seam import TopicSpec
-from streams.worker.assembly import ensure_topics, topic_specs
+from streams.worker.topics import ensure_topics, pipeline_acls, topic_specs
 from topologies.pipeline.describing import describe as described
 from topologies.pipeline.describing import mermaid as drawn
-from topologies.pipeline.model import KafkaTransport, Pipeline, TopicOutput, TopicSource
+from topologies.pipeline.model import Pipeline
 
 logger = structlog.get_logger("kawait.topics")
 
@@ -195,15 +194,3 @@ def _print_acls(pipeline: Pipeline, form: str | None, *, as_json: bool) -> None:
     else:
         rows = [(acl.principal, acl.resource, acl.name, acl.pattern, ", ".join(acl.operations)) for acl in found]
         print_rows(("principal", "resource", "name", "pattern", "operations"), rows, empty="no permissions")
-
-
-def pipeline_acls(pipeline: Pipeline) -> list[Acl]:
-    """The permissions that a pipeline's principals need."""
-    transports = [step.transport for step in pipeline.await_steps if isinstance(step.transport, KafkaTransport)]
-    requests = [transport.request_topic for transport in transports]
-    responses = [transport.response_topic for transport in transports]
-    if isinstance(pipeline.output, TopicOutput):
-        requests.append(pipeline.output.topic)
-    if isinstance(pipeline.source, TopicSource):
-        responses.append(pipeline.source.topic)
-    return acls(pipeline.app, requests=requests, responses=responses)

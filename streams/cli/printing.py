@@ -148,3 +148,6 @@ def parse_since(text: str | None, now_ms: int) -> int | None:
             f"{text!r} is no time; write 2026-01-31T12:00:00Z, or an age such as 15m", param_hint="--since"
         ) from None
     return int((instant if instant.tzinfo else instant.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+DETAIL_CHARS = 80

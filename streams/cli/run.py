@@ -17,8 +17,8 @@ from streams.demo.run import PIPELINE as DEMO_PIPELINE
 from streams.demo.run import payment_topics
 from streams.process.child import READY
 from streams.process.signals import stop_on_signals
-from streams.settings import PipelineChoice
 from streams.worker.assembly import ROLES
+from topologies.reading.choice import PipelineChoice
 
 logger = structlog.get_logger("kawait.run")
 

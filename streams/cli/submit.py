@@ -9,7 +9,8 @@ import click
 
 from streams.cli import options
 from streams.cli.printing import news, out, print_json
-from streams.doors.outcomes import STORE_TIMEOUT_S, WAIT_TIMEOUT_S, Outcome, command_of, submit_command
+from streams.doors.outcomes import STORE_TIMEOUT_S, WAIT_TIMEOUT_S, Outcome, submit_command
+from streams.doors.submissions import command_of
 
 
 @click.command()

@@ -22,12 +22,12 @@ from schemas.names import Names
 from streams.broker.node import running_broker
 from streams.clock import SystemClock
 from streams.demo.run import PIPELINE, DemoFailed, DemoSettings
+from streams.log.kafka.connection import Connection
 from streams.log.kafka.log import KafkaLog
 from streams.log.kafka.settings import KafkaSettings
 from streams.log.seam import Log
 from streams.process.child import Child, end_all
-from streams.settings import Connection
-from streams.worker.assembly import ensure_topics, topic_specs
+from streams.worker.topics import ensure_topics, topic_specs
 from topologies.pipeline.model import Pipeline
 
 READY_TIMEOUT_S = 60.0

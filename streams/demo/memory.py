@@ -15,9 +15,11 @@ from streams.demo import provider_answers as mock
 from streams.demo.run import DemoFailed, DemoSettings, payment_topics
 from streams.log.memory.log import MemoryLog
 from streams.log.seam import Log, TopicPartition
+from streams.process.interpreter import SWITCH_INTERVAL_S
 from streams.telemetry.metrics import Metrics
-from streams.worker.assembly import build_worker, ensure_topics, verify_topics
-from streams.worker.run import SWITCH_INTERVAL_S, serve, void
+from streams.worker.assembly import Assembly
+from streams.worker.run import serve, void
+from streams.worker.topics import ensure_topics, verify_topics
 from topologies.pipeline.model import Pipeline
 
 READY_TIMEOUT_S = 30.0
@@ -94,8 +96,8 @@ def memory_stage(settings: DemoSettings, environ: Mapping[str, str], folder: Pat
 
 def _start_worker(stage: MemoryStage, instance: str) -> threading.Event:
     ready = threading.Event()
-    worker = build_worker(
-        stage.pipeline,
+    worker = Assembly(
+        pipeline=stage.pipeline,
         log=stage.log,
         clock=SystemClock(),
         stores=MemoryStoreFactory(),
@@ -104,7 +106,7 @@ def _start_worker(stage: MemoryStage, instance: str) -> threading.Event:
         topic_ids=verify_topics(stage.pipeline, stage.log),
         metrics=Metrics(),
         wait=lambda seconds: void(stage.stop.wait(seconds)),
-    )
+    ).build()
     stop = stage.stop
     stage.start(instance, lambda: void(serve(worker, stage.pipeline, stage.log, stop, on_ready=ready.set)))
     return ready

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
-from connectors.objects.files import identify
+from connectors.objects.listing import identify
 from schemas.errors import KawaitError, UsageError
 from streams.clock import SystemClock
 from streams.demo import payments_file as generate
@@ -24,8 +24,9 @@ from streams.demo.provider_answers import REJECT_RATE_DEFAULT
 from streams.doors.outcomes import Outcome, Outcomes
 from streams.doors.submissions import command_for_object, send
 from streams.log.seam import Log, TopicPartition
-from streams.settings import PipelineChoice
-from topologies.pipeline.model import KafkaTransport, Pipeline
+from topologies.pipeline.model import Pipeline
+from topologies.pipeline.transports import KafkaTransport
+from topologies.reading.choice import PipelineChoice
 
 FOLDER: Final = Path(__file__).parents[2] / "topologies" / "csv_payments"
 PIPELINE: Final = FOLDER / "pipeline.yaml"

@@ -6,14 +6,16 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from schemas import codec
 from schemas.envelopes import ProviderCompletion
 from schemas.errors import UsageError
-from schemas.identity import home_partition, parse_interaction_id
-from schemas.names import Names
+from schemas.identity import parse_interaction_id
 from streams.doors.outcomes import STORE_TIMEOUT_S
+from streams.doors.submissions import send
 from streams.log.seam import Log
-from topologies.pipeline.model import AwaitStep, KafkaTransport, Pipeline
+from topologies.pipeline.model import Pipeline
+from topologies.pipeline.payloads import Misfit
+from topologies.pipeline.steps import AwaitStep
+from topologies.pipeline.transports import KafkaTransport
 
 
 @dataclass(frozen=True)
@@ -40,9 +42,9 @@ def send_answer(pipeline: Pipeline, log: Log, answer: AnswerCommand, *, timeout_
             f"{answer.interaction_id} names step {ref.step_index}, which is no await step of {pipeline.name}"
         )
     try:
-        step.answer_type.validate_json(answer.payload)
-    except ValueError as error:
-        raise UsageError(f"the answer is not a {step.answer_type.name}: {error}") from error
+        step.answer_type.read(answer.payload)
+    except Misfit as misfit:
+        raise UsageError(f"the answer is {misfit}") from misfit
     producer = log.plain_producer()
     try:
         if isinstance(step.transport, KafkaTransport):
@@ -57,13 +59,7 @@ def send_answer(pipeline: Pipeline, log: Log, answer: AnswerCommand, *, timeout_
                 answer.idempotency_key,
                 answer.actor,
             )
-            producer.send(
-                Names.of(pipeline.app).completions,
-                codec.encode(completion),
-                key=ref.execution_id.encode(),
-                partition=home_partition(ref.execution_id, pipeline.partitions),
-                timeout_s=timeout_s,
-            )
+            send(pipeline, producer, completion, timeout_s=timeout_s)
     finally:
         producer.close()
 

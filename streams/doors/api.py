@@ -16,11 +16,13 @@ from typing import Any
 
 from schemas.envelopes import DEFAULT_TENANT
 from streams.doors.answers import AnswerCommand, send_answer
-from streams.doors.outcomes import STORE_TIMEOUT_S, Outcome, command_of, encode_value, submit_command
+from streams.doors.outcomes import STORE_TIMEOUT_S, Outcome, submit_command
+from streams.doors.submissions import command_of, encode_value
+from streams.log.kafka.connection import connection
 from streams.log.kafka.log import KafkaLog
 from streams.log.seam import Log
-from streams.settings import PipelineChoice, connection
 from topologies.pipeline.model import Pipeline
+from topologies.reading.choice import PipelineChoice
 
 
 def submit(

@@ -8,19 +8,17 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self
 
 import msgspec
 
-from connectors.objects.files import identify
 from schemas import codec
-from schemas.envelopes import DEFAULT_TENANT, Reply, SubmitCommand
-from schemas.errors import LogUnavailable, UsageError
+from schemas.envelopes import Reply, SubmitCommand
+from schemas.errors import LogUnavailable
 from schemas.names import Names
 from state.execution import TERMINAL
 from streams.clock import Clock, SystemClock
-from streams.doors.submissions import command_for_object, command_for_payload, send
+from streams.doors.submissions import send
 from streams.log.seam import Log, TopicPartition
 from streams.log.snapshot import partitions_of
 from topologies.pipeline.model import Pipeline
@@ -56,39 +54,6 @@ class Outcome:
     def succeeded(self) -> bool:
         """Whether it ended well."""
         return self.status == "SUCCEEDED"
-
-
-def command_of(
-    pipeline: Pipeline,
-    value: Any = None,
-    *,
-    file: str | Path | None = None,
-    key: str | None = None,
-    tenant: str = DEFAULT_TENANT,
-) -> SubmitCommand:
-    """The submission of a file or a payload.
-
-    Raises:
-        UsageError: both or none are given, the file cannot be read, or the value is not of the input type.
-    """
-    if file is None:
-        return command_for_payload(pipeline, encode_value(value), key=key, tenant=tenant)
-    if value is not None:
-        raise UsageError("give either a file or a payload, not both")
-    try:
-        identity = identify(file)
-    except OSError as error:
-        raise UsageError(f"{file} cannot be read: {(error.strerror or str(error)).lower()}") from error
-    return command_for_object(pipeline, identity, key=key, tenant=tenant)
-
-
-def encode_value(value: Any) -> bytes:
-    """A value as JSON: bytes are taken as JSON already."""
-    if isinstance(value, bytes):
-        return value
-    if hasattr(value, "model_dump_json"):
-        return str(value.model_dump_json()).encode()
-    return msgspec.json.encode(value)
 
 
 def submit_command(

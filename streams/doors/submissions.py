@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
+from typing import Any
 
 import msgspec
-from pydantic import ValidationError
 
-from connectors.objects.files import ObjectIdentity, submission_key
+from connectors.objects.listing import ObjectIdentity, identify, submission_key
 from schemas import codec, limits
-from schemas.envelopes import DEFAULT_TENANT, SubmitCommand
+from schemas.envelopes import DEFAULT_TENANT, Command, ProviderCompletion, SubmitCommand
 from schemas.errors import UsageError
-from schemas.identity import execution_id, home_partition
+from schemas.identity import execution_id
 from schemas.names import Names
 from streams.log.seam import PlainProducer
 from topologies.pipeline.model import Pipeline
-
-PROBLEMS_SHOWN = 5
+from topologies.pipeline.payloads import Misfit
 
 
 def command_for_object(
@@ -57,32 +57,53 @@ def command_for_payload(
 def _canonical(pipeline: Pipeline, value: bytes, what: str) -> bytes:
     try:
         payload = pipeline.input_type.to_json(pipeline.input_type.validate_json(value))
-    except ValidationError as error:
-        found = "; ".join(
-            f"{'.'.join(map(str, item['loc'])) or 'value'}: {item['msg']}"
-            for item in error.errors(include_url=False, include_input=False)[:PROBLEMS_SHOWN]
-        )
-        raise UsageError(f"{what} is not a {pipeline.input_type.name}: {found}") from error
     except ValueError as error:
-        raise UsageError(f"{what} is not a {pipeline.input_type.name}: {error}") from error
+        raise UsageError(f"{what} is {Misfit.of(pipeline.input_type.name, error)}") from error
     if len(payload) > limits.PAYLOAD_BYTES_MAX:
-        raise UsageError(
-            f"{what} has {len(payload)} bytes; at most {limits.PAYLOAD_BYTES_MAX} (limits.PAYLOAD_BYTES_MAX)"
-        )
+        raise UsageError(limits.payload_problem(what, len(payload)))
     return payload
 
 
-def send(pipeline: Pipeline, producer: PlainProducer, command: SubmitCommand, *, timeout_s: float) -> None:
-    """Write a submission where its execution lives.
+def send(
+    pipeline: Pipeline, producer: PlainProducer, message: Command | ProviderCompletion, *, timeout_s: float
+) -> None:
+    """Write a command or an answer where its execution lives.
 
     Raises:
         LogUnavailable: not stored within `timeout_s`.
     """
-    partition = home_partition(command.execution_id, pipeline.partitions)
-    producer.send(
-        Names.of(pipeline.app).commands,
-        codec.encode(command),
-        key=command.execution_id.encode(),
-        partition=partition,
-        timeout_s=timeout_s,
-    )
+    topic, key, partition = Names.of(pipeline.app).home_of(message, pipeline.partitions)
+    producer.send(topic, codec.encode(message), key=key, partition=partition, timeout_s=timeout_s)
+
+
+def command_of(
+    pipeline: Pipeline,
+    value: Any = None,
+    *,
+    file: str | Path | None = None,
+    key: str | None = None,
+    tenant: str = DEFAULT_TENANT,
+) -> SubmitCommand:
+    """The submission of a file or a payload.
+
+    Raises:
+        UsageError: both or none are given, the file cannot be read, or the value is not of the input type.
+    """
+    if file is None:
+        return command_for_payload(pipeline, encode_value(value), key=key, tenant=tenant)
+    if value is not None:
+        raise UsageError("give either a file or a payload, not both")
+    try:
+        identity = identify(file)
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {(error.strerror or str(error)).lower()}") from error
+    return command_for_object(pipeline, identity, key=key, tenant=tenant)
+
+
+def encode_value(value: Any) -> bytes:
+    """A value as JSON: bytes are taken as JSON already."""
+    if isinstance(value, bytes):
+        return value
+    if hasattr(value, "model_dump_json"):
+        return str(value.model_dump_json()).encode()
+    return msgspec.json.encode(value)

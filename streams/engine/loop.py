@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any
 
 import structlog
 
@@ -32,7 +32,7 @@ from schemas.errors import (
 )
 from streams.clock import Clock
 from streams.engine.pool import Pool
-from streams.engine.task import Event, MakeTask, Outputs, Task
+from streams.engine.task import Entry, MakeTask, Outputs, Poisoned, Task
 from streams.log.seam import GroupConsumer, Log, Producer, Record, TopicPartition
 
 logger = structlog.get_logger("kawait.loop")
@@ -145,7 +145,7 @@ class TransactionalLoop:
         self._metadata: object = None
         self._restoring: list[Task] = []
         self._assigned: tuple[TopicPartition, ...] = ()
-        self._pending: list[Event] = []
+        self._pending: list[Entry] = []
         self._aborts = 0
         self._part = 0  # events of a bisected batch to try next; 0: all
         self._is_committed = False
@@ -344,7 +344,7 @@ class TransactionalLoop:
         for at in partitions:
             groups.setdefault(at.partition if self._co_partitioned else at, []).append(at)
         for inputs in groups.values():
-            self._restoring.append(self._make_task(inputs[0].partition, tuple(sorted(inputs))))
+            self._restoring.append(self._make_task(inputs[0].partition, tuple(sorted(inputs)), self))
 
     def _close_tasks(self, gone: set[TopicPartition] | None = None) -> None:
         """Close the tasks of some partitions, or all."""
@@ -360,7 +360,7 @@ class TransactionalLoop:
                 self.positions.pop(at, None)
                 self._paused.discard(at)
         self._restoring = [task for task in self._restoring if task not in doomed]
-        self._pending = [event for event in self._pending if event.task not in doomed]
+        self._pending = [entry for entry in self._pending if entry.task not in doomed]
 
     def _take_over_own(self, *, fenced: bool) -> None:
         """After an unknown outcome: forget everything in memory, and take each partition over from what is committed.
@@ -488,15 +488,21 @@ class TransactionalLoop:
         if self._pool is None:
             return
         for finished in self._pool.take():
-            cast("Task", finished.owner).finished(finished)
+            finished.done(finished.result, finished.error)
+
+    # (streams.engine.task.Positions)
 
     def consumed(self, at: TopicPartition) -> int:
         """How far the consumer has read, past markers."""
         assert self._consumer is not None
         return self._consumer.position(at)
 
-    def _gather(self) -> list[Event]:
-        batch: list[Event] = []
+    def decided(self, at: TopicPartition) -> int:
+        """How far the partition's records are decided and committed."""
+        return self.positions.get(at, -1)
+
+    def _gather(self) -> list[Entry]:
+        batch: list[Entry] = []
         for task in self._running():
             if len(batch) < limits.BATCH_RECORDS_MAX and task.has_work():
                 batch += task.events(limits.BATCH_RECORDS_MAX - len(batch))
@@ -505,9 +511,9 @@ class TransactionalLoop:
 
     # --- 2 to 7 ------------------------------------------------------------------------------------------------------------------------
 
-    def _run(self, batch: list[Event]) -> bool:
+    def _run(self, batch: list[Entry]) -> bool:
         """Transact a batch, the first of what is pending; on an error that its content causes, half of it next time."""
-        tasks = list(dict.fromkeys(event.task for event in batch))
+        tasks = list(dict.fromkeys(entry.task for entry in batch))
         try:
             done = self._transact(tasks, batch)
         except CommitUnknown as error:
@@ -515,7 +521,7 @@ class TransactionalLoop:
                 "commit outcome unknown: taking over from what is committed", role=self.name, detail=str(error)
             )
             self._metrics.commit_unknown(self.name)
-            self._take_over_own(fenced=getattr(error, "fenced", False))
+            self._take_over_own(fenced=error.fenced)
             return False
         except ProducerFenced as error:
             logger.warning("fenced", role=self.name, detail=str(error))
@@ -546,7 +552,7 @@ class TransactionalLoop:
             logger.exception("a batch could not be decided; looking for the event", role=self.name)
             if not self._abort(tasks):
                 return False
-            if isinstance(batch[0].what, Poisoned):  # not even its dead letter can be written
+            if isinstance(batch[0].event, Poisoned):  # not even its dead letter can be written
                 raise
             self._bisect(batch, error)
             return False
@@ -573,17 +579,17 @@ class TransactionalLoop:
             return False
         return True
 
-    def _bisect(self, batch: Sequence[Event], error: Exception) -> None:
+    def _bisect(self, batch: Sequence[Entry], error: Exception) -> None:
         """Half of the batch next time; a single event is dead-lettered in its place."""
         self._part = max(len(batch) // 2, 1)
-        event = batch[0]
-        if len(batch) > 1 or isinstance(event.what, Poisoned):
+        entry = batch[0]
+        if len(batch) > 1 or isinstance(entry.event, Poisoned):
             return
         logger.error("an event cannot be committed; dead-lettering it", role=self.name, detail=str(error))
         self._aborts = 0
-        self._pending[0] = Event(event.task, Poisoned(event, error), event.record)
+        self._pending[0] = Entry(entry.task, Poisoned(entry, error), entry.record)
 
-    def _transact(self, tasks: Sequence[Task], batch: Sequence[Event]) -> int:
+    def _transact(self, tasks: Sequence[Task], batch: Sequence[Entry]) -> int:
         """One batch, one transaction. Returns how many events of it are done (a full transaction leaves the rest for the next).
 
         1. Read: the events are here; prefetch the rows they name.
@@ -601,11 +607,11 @@ class TransactionalLoop:
         started_s = self._clock.monotonic_s()
         self._is_committed = False
         self._at(1)
-        by_task: dict[Task, list[Event]] = {task: [] for task in tasks}
-        for event in batch:
-            by_task[event.task].append(event)
-        for task, events in by_task.items():
-            task.prefetch(events)
+        by_task: dict[Task, list[Entry]] = {task: [] for task in tasks}
+        for entry in batch:
+            by_task[entry.task].append(entry)
+        for task, entries in by_task.items():
+            task.prefetch(entries)
         self._at(2)
         outputs, done = self._decide(tasks, batch)
         changes = {task: task.changes() for task in tasks}
@@ -637,15 +643,15 @@ class TransactionalLoop:
             task.release()
         return done
 
-    def _decide(self, tasks: Sequence[Task], batch: Sequence[Event]) -> tuple[Outputs, int]:
+    def _decide(self, tasks: Sequence[Task], batch: Sequence[Entry]) -> tuple[Outputs, int]:
         outputs = Outputs()
         done = 0
-        for event in batch:
-            task, what, _ = event
-            if isinstance(what, Poisoned):
-                task.quarantine(what.event, what.error, outputs)
+        for entry in batch:
+            task, event, _ = entry
+            if isinstance(event, Poisoned):
+                task.quarantine(event.entry, event.error, outputs)
             else:
-                task.decide(event, outputs)
+                task.decide(entry, outputs)
             done += 1
             if outputs.bytes > limits.TRANSACTION_BYTES_MAX:
                 break
@@ -658,10 +664,10 @@ class TransactionalLoop:
         return {at: moved.get(at, self.positions[at]) for task in tasks for at in task.inputs}
 
     @staticmethod
-    def _moved(events: Sequence[Event]) -> dict[TopicPartition, int]:
+    def _moved(entries: Sequence[Entry]) -> dict[TopicPartition, int]:
         """How far these events move the positions of their partitions; each partition's come in order."""
         last: dict[tuple[str, int], int] = {}
-        for _, _, record in events:
+        for _, _, record in entries:
             if record is not None:
                 last[record.topic, record.partition] = record.offset + 1
         return {TopicPartition(topic, partition): offset for (topic, partition), offset in last.items()}
@@ -681,13 +687,6 @@ class TransactionalLoop:
         for topic, out, out_key, partition, headers in outputs.records:
             produce(topic, out, key=out_key, partition=partition, headers=headers)
         return ends
-
-
-class Poisoned(NamedTuple):
-    """Stands for an event that cannot be committed."""
-
-    event: Event
-    error: Exception
 
 
 def _noting(ends: dict[TopicPartition, int], at: TopicPartition) -> Callable[[int], None]:

@@ -1,31 +1,33 @@
 """The worker pool: where the author's functions run, away from the loop that polls the log (DESIGN 6).
 
-A job is a callable that takes its `Ticket`. Its result comes back through `take`, on the loop's thread. A job that overstays its time limit
+A job is a callable that takes its `Ticket`. Its end comes back through `take`: the loop calls `done` with it, on its own thread. A job that overstays its time limit
 is given up: `take` reports it as `CallTimeout`, its late result is dropped, and another thread takes the place of the one it still holds
 (a Python thread cannot be stopped; a function that never returns keeps its thread until the process ends).
 """
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, NamedTuple, Protocol
 
 from schemas.errors import CallTimeout
 from streams.clock import Clock
 
+Done = Callable[[Any, BaseException | None], None]
+"""Takes the result of a job, or its error, on the loop's thread."""
+
 
 class Ticket:
     """One job on its way: its time limit, and whether somebody still wants it."""
 
-    __slots__ = ("_clock", "abandoned", "deadline_s", "limit_s", "owner", "tag")
+    __slots__ = ("_clock", "abandoned", "deadline_s", "done", "limit_s", "owner")
 
-    def __init__(self, owner: object, tag: object, clock: Clock, limit_s: float) -> None:
+    def __init__(self, owner: object, done: Done, clock: Clock, limit_s: float) -> None:
         self.owner = owner
-        self.tag = tag
+        self.done = done
         self.limit_s = limit_s
         self.abandoned = False
         self.deadline_s: float | None = None
@@ -41,22 +43,23 @@ class Ticket:
 
 
 class Finished(NamedTuple):
-    """The end of a job: a result, or the error it raised."""
+    """The end of a job: whose it was, who takes it, and its result or the error it raised."""
 
     owner: object
-    tag: object
+    done: Done
     result: Any
     error: BaseException | None
 
 
 Job = Callable[[Ticket], Any]
+"""What runs on a thread of the pool."""
 
 
 class Pool(Protocol):
     """Runs jobs; `streams.testing.driver` has one that runs them when the test says."""
 
-    def submit(self, owner: object, tag: object, job: Job, *, limit_s: float) -> None:
-        """Run `job` soon. `owner` and `tag` come back with its result; `limit_s` bounds each call in it."""
+    def submit(self, owner: object, job: Job, done: Done, *, limit_s: float) -> None:
+        """Run `job` soon; `take` hands its end out together with `done`. `limit_s` bounds each call in it."""
 
     def take(self) -> list[Finished]:
         """Results since the last call, overdue jobs among them."""
@@ -99,9 +102,9 @@ class ThreadPool:
             if ticket.abandoned:  # a replacement was started for this thread
                 return
 
-    def submit(self, owner: object, tag: object, job: Job, *, limit_s: float) -> None:
+    def submit(self, owner: object, job: Job, done: Done, *, limit_s: float) -> None:
         """Run `job` soon."""
-        ticket = Ticket(owner, tag, self._clock, limit_s)
+        ticket = Ticket(owner, done, self._clock, limit_s)
         self._outstanding.add(ticket)
         self._jobs.put((ticket, job))
 
@@ -112,14 +115,14 @@ class ThreadPool:
             ticket, result, error = self._done.popleft()
             if ticket in self._outstanding:
                 self._outstanding.discard(ticket)
-                finished.append(Finished(ticket.owner, ticket.tag, result, error))
+                finished.append(Finished(ticket.owner, ticket.done, result, error))
         now_s = self._clock.monotonic_s()
         for ticket in [ticket for ticket in self._outstanding if ticket.is_overdue(now_s)]:
             ticket.abandoned = True
             self._outstanding.discard(ticket)
             self._start_thread()
             late = CallTimeout(f"no result within {ticket.limit_s:g} s (callTimeout)")
-            finished.append(Finished(ticket.owner, ticket.tag, None, late))
+            finished.append(Finished(ticket.owner, ticket.done, None, late))
         return finished
 
     @property
@@ -136,14 +139,3 @@ class ThreadPool:
         self._outstanding.clear()
         for _ in range(self._threads):
             self._jobs.put(None)
-
-
-_local = threading.local()
-
-
-def run_async(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Run a coroutine to its end on this thread's own event loop (made once for a thread)."""
-    loop: asyncio.AbstractEventLoop | None = getattr(_local, "loop", None)
-    if loop is None or loop.is_closed():
-        loop = _local.loop = asyncio.new_event_loop()
-    return loop.run_until_complete(coroutine)

@@ -6,17 +6,19 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 
 from schemas import limits
-from streams.engine.pool import Finished
-from streams.engine.task import Event, Outputs
+from streams.engine.task import Entry, Health, Outputs
 from streams.log.seam import TopicPartition
+from streams.telemetry.metrics import Metrics
+from streams.telemetry.tally import Tally
 
 
 class StatelessTask:
     """The parts of a `streams.engine.task.Task` that need no rows."""
 
-    def __init__(self, inputs: tuple[TopicPartition, ...]) -> None:
+    def __init__(self, inputs: tuple[TopicPartition, ...], metrics: Metrics) -> None:
         self.inputs = inputs
-        self.ready: deque[Event] = deque()
+        self.ready: deque[Entry] = deque()
+        self.tally = Tally(metrics)
         self.bytes = 0
         """Of records that are not decided yet."""
 
@@ -28,13 +30,10 @@ class StatelessTask:
     def start(self) -> None:
         """Nothing to take up."""
 
-    def finished(self, finished: Finished) -> None:
-        """No local work."""
-
-    def events(self, room: int) -> list[Event]:
+    def events(self, room: int) -> list[Entry]:
         """Records in order."""
         taken = [self.ready.popleft() for _ in range(min(room, len(self.ready)))]
-        self.bytes -= sum(event.record.size for event in taken if event.record is not None)
+        self.bytes -= sum(entry.record.size for entry in taken if entry.record is not None)
         return taken
 
     def has_work(self) -> bool:
@@ -49,7 +48,7 @@ class StatelessTask:
         """No timers."""
         return None
 
-    def prefetch(self, events: Sequence[Event]) -> None:
+    def prefetch(self, entries: Sequence[Entry]) -> None:
         """No rows."""
 
     def settle(self, outputs: Outputs) -> None:
@@ -64,13 +63,20 @@ class StatelessTask:
         raise AssertionError(key)
 
     def apply(self, rows: Mapping[bytes, bytes | None], ends: Mapping[TopicPartition, int]) -> None:
-        """No rows."""
+        """The batch is committed: count it."""
+        del rows, ends
+        self.tally.commit()
 
     def release(self) -> None:
         """No local work."""
 
     def drop(self) -> None:
-        """Nothing is kept but the events, which the loop has."""
+        """The batch did not happen; the loop keeps its events."""
+        self.tally.drop()
 
     def close(self) -> None:
         """Nothing to free."""
+
+    def health(self) -> Health:
+        """Nothing waits for an answer here."""
+        return Health()

@@ -9,16 +9,46 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from streams.engine.pool import Finished
 from streams.log.seam import Record, TopicPartition
 
 
-class Event(NamedTuple):
-    """One thing for a task to decide. `record` is set where its position moves with this event."""
+class Entry(NamedTuple):
+    """One event for a task to decide. `record` is set where its position moves with this event."""
 
     task: Task
-    what: Any
+    event: Any
     record: Record | None = None
+
+
+class Poisoned(NamedTuple):
+    """Stands for an entry that cannot be committed."""
+
+    entry: Entry
+    error: Exception
+
+
+class Health(NamedTuple):
+    """How much a task has on its hands.
+
+    Attributes:
+        open: Requests without an answer.
+        oldest_s: Age of the oldest of them.
+        occupied: Window slots taken.
+    """
+
+    open: int = 0
+    oldest_s: float = 0.0
+    occupied: int = 0
+
+
+class Positions(Protocol):
+    """How far the loop has come on its inputs."""
+
+    def consumed(self, at: TopicPartition) -> int:
+        """How far the consumer has read a partition, past markers."""
+
+    def decided(self, at: TopicPartition) -> int:
+        """How far the partition's records are decided and committed; -1 before the task runs."""
 
 
 OutRecord = tuple[str, bytes | None, bytes | None, int | None, Sequence[tuple[str, bytes]] | None]
@@ -65,11 +95,8 @@ class Task(Protocol):
     def accept(self, records: Sequence[Record]) -> None:
         """Records of its inputs, in order."""
 
-    def finished(self, finished: Finished) -> None:
-        """A job of its own has ended."""
-
-    def events(self, room: int) -> list[Event]:
-        """At most `room` events that can be decided now."""
+    def events(self, room: int) -> list[Entry]:
+        """What can be decided now: at most `room` events, and one more for each unit that is swept or to be parked."""
 
     def has_work(self) -> bool:
         """Whether `events` would return something."""
@@ -80,10 +107,10 @@ class Task(Protocol):
     def next_due_ms(self) -> int | None:
         """When its next timer is due."""
 
-    def prefetch(self, events: Sequence[Event]) -> None:
+    def prefetch(self, entries: Sequence[Entry]) -> None:
         """Read the rows that these events name."""
 
-    def decide(self, event: Event, outputs: Outputs) -> None:
+    def decide(self, entry: Entry, outputs: Outputs) -> None:
         """Decide one event over the overlay."""
 
     def settle(self, outputs: Outputs) -> None:
@@ -104,11 +131,15 @@ class Task(Protocol):
     def drop(self) -> None:
         """The batch did not happen: forget its decisions."""
 
-    def quarantine(self, event: Event, error: Exception, outputs: Outputs) -> None:
+    def quarantine(self, entry: Entry, error: Exception, outputs: Outputs) -> None:
         """This event can never be committed: dead-letter it."""
 
     def close(self) -> None:
         """Stop; wait for effects under way."""
 
+    def health(self) -> Health:
+        """How much it has on its hands; asked now and then, for gauges."""
 
-MakeTask = Callable[[int, tuple[TopicPartition, ...]], Task]
+
+MakeTask = Callable[[int, tuple[TopicPartition, ...], Positions], Task]
+"""Makes the task of a partition number, its inputs and the loop's positions."""

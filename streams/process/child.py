@@ -11,31 +11,17 @@ from pathlib import Path
 from typing import Final
 
 from schemas.errors import KawaitError
-from streams.broker import node as broker
 from streams.clock import SystemClock
+from streams.process.launcher import LAUNCHER, child_environment
 
-ROOT: Final = Path(broker.__file__).parents[2]
 READY: Final = "ready"
 """First word of the line that a command prints once it works."""
 STOP_TIMEOUT_S: Final = 15.0
 LAST_LINES: Final = 12
 
-_KEPT_PREFIXES: Final = ("KAWAIT_KAFKA_", "KAWAIT_TOKEN", "KAWAIT_LOG_")
-
 
 class ChildEnded(KawaitError):
     """A child process ended by itself."""
-
-
-def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a child: ours without the flags, which it gets as arguments, and with our own code to import."""
-    kept = {
-        name: value
-        for name, value in environ.items()
-        if not name.startswith("KAWAIT_") or name.startswith(_KEPT_PREFIXES)
-    }
-    paths = [str(ROOT), *filter(None, [environ.get("PYTHONPATH")])]
-    return {**kept, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 class Child:
@@ -52,7 +38,7 @@ class Child:
         self._log_path = log_path
         self._said = b""
         # `-P`: the current folder may hold a package named like one of ours. The launcher ties its life to ours, kill -9 included.
-        launcher = [sys.executable, "-I", "-S", "-c", broker.LAUNCHER, str(os.getpid())]
+        launcher = [sys.executable, "-I", "-S", "-c", LAUNCHER, str(os.getpid())]
         with log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 [*launcher, sys.executable, "-P", "-m", "streams", *arguments],

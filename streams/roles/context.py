@@ -1,42 +1,52 @@
-"""What all core tasks of a worker share."""
+"""What the tasks of a worker share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from connectors.resume_token import TokenSigner
 from schemas.names import Names
 from state.tables.store import StoreFactory
 from streams.author.calls import Author
+from streams.clock import Clock
 from streams.engine.pool import Pool
-from streams.log.seam import Log, TopicPartition
+from streams.log.seam import Log
 from streams.telemetry.metrics import Metrics
 from topologies.pipeline.model import Pipeline
 
-if TYPE_CHECKING:
-    from streams.clock import Clock
+
+def signer_of(pipeline: Pipeline) -> TokenSigner | None:
+    """Who signs and verifies the pipeline's resume tokens."""
+    if pipeline.tokens is None:
+        return None
+    return TokenSigner(active=pipeline.tokens.active, keys=pipeline.tokens.keys)
 
 
 @dataclass(kw_only=True)
-class CoreContext:
-    """What all core tasks of a worker share."""
+class RoleContext:
+    """What the tasks of every role share."""
 
     pipeline: Pipeline
     names: Names
-    log: Log
     clock: Clock
-    pool: Pool
-    stores: StoreFactory
     signer: TokenSigner | None
     metrics: Metrics
+    author: Author
+
+
+@dataclass(kw_only=True)
+class CoreContext(RoleContext):
+    """What the core tasks share besides.
+
+    Attributes:
+        topic_ids: Of the changelogs, by topic name.
+        live_sessions: Over all tasks; at most `limits.LIVE_SESSIONS_MAX`.
+    """
+
+    log: Log
+    pool: Pool
+    stores: StoreFactory
     instance: str
     topic_ids: Mapping[str, str]
-    consumed: Callable[[TopicPartition], int]
-    """How far the consumer has read a partition, past markers."""
-    decided: Callable[[TopicPartition], int]
-    """How far the partition's records are decided and committed."""
-    author: Author
     live_sessions: int = 0
-    """Over all tasks; at most `limits.LIVE_SESSIONS_MAX`."""

@@ -22,7 +22,7 @@ from schemas.envelopes import (
 from schemas.names import Names
 from streams.engine.task import Outputs
 from streams.log.seam import Record
-from topologies.pipeline.model import AwaitStep
+from topologies.pipeline.steps import AwaitStep
 
 DETAIL_CHARS_MAX = 2_000
 

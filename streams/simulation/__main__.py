@@ -8,8 +8,9 @@ from pathlib import Path
 
 from streams.clock import SystemClock
 from streams.simulation.planted import PLANTS, planted
-from streams.simulation.run import STEPS, Coverage, Failed, simulate
+from streams.simulation.run import simulate
 from streams.simulation.scenario import PROJECT
+from streams.simulation.world import STEPS, Coverage, Failed
 
 
 def _say(text: str) -> None:

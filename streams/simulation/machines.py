@@ -12,11 +12,12 @@ from state.tables.memory import MemoryStoreFactory
 from streams.clock import ManualClock
 from streams.engine.loop import TransactionalLoop
 from streams.engine.pool import Finished
-from streams.log.memory.log import MemoryGroupConsumer, MemoryLog
+from streams.log.memory.consumer import MemoryGroupConsumer
+from streams.log.memory.log import MemoryLog
 from streams.roles.core.task import CoreTask
 from streams.telemetry.metrics import Metrics
-from streams.testing.driver import InlinePool
-from streams.worker.assembly import ROLES, Worker, build_worker
+from streams.testing.inline_pool import InlinePool
+from streams.worker.assembly import ROLES, Assembly, Worker
 from topologies.pipeline.model import Pipeline
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class HeldPool(InlinePool):
         ticket, job = self.jobs[index]
         del self.jobs[index]
         ticket.abandoned = True
-        self._done.append(Finished(ticket.owner, ticket.tag, None, CallTimeout("no result within its limit")))
+        self._done.append(Finished(ticket.owner, ticket.done, None, CallTimeout("no result within its limit")))
         del job
 
 
@@ -113,8 +114,8 @@ class Machine:
 
     def start(self, at: Callable[[Machine, int], None]) -> None:
         """Start the process."""
-        self.worker = build_worker(
-            self._pipeline,
+        self.worker = Assembly(
+            pipeline=self._pipeline,
             log=self._log,
             clock=self._clock,
             stores=self.disks,
@@ -125,7 +126,7 @@ class Machine:
             metrics=QuietMetrics(),
             make_pool=lambda: HeldPool(self._clock, held=True),
             at=lambda step: at(self, step),
-        )
+        ).build()
         self.is_stalled = False
 
     def kill(self) -> None:
@@ -172,10 +173,16 @@ def transactional_id_of(loop: TransactionalLoop) -> str:
 
 def task_insides(task: CoreTask) -> tuple[Any, Any, Any]:
     """Store, sessions and timers of a task."""
-    return task.rows.store, task.sessions.by_unit, task.deadlines.timers
+    return task.rows.store, task.sessions.by_unit, task.deadlines._timers  # noqa: SLF001
 
 
 def is_idle(task: CoreTask) -> bool:
     """Nothing of the task is queued."""
     agenda = task.agenda
-    return not (agenda.ready or task.intake.is_waiting or agenda.sweeping or task.work.running or agenda.after)
+    return not (
+        agenda.ready
+        or task.intake.is_waiting
+        or agenda.sweeps
+        or task.work._running  # noqa: SLF001
+        or agenda._after  # noqa: SLF001
+    )

@@ -17,7 +17,8 @@ from schemas.identity import interaction_id, unit_id
 from streams.log.memory.log import MemoryLog
 from streams.log.seam import Record, TopicPartition
 from streams.simulation.scenario import Say, Scenario
-from topologies.pipeline.model import AwaitStep, KafkaTransport
+from topologies.pipeline.steps import AwaitStep
+from topologies.pipeline.transports import KafkaTransport
 
 _decode_request = msgspec.json.Decoder(RequestEnvelope).decode
 
@@ -230,7 +231,7 @@ class Outside:
         step = self._rng.choice(self._pipeline.await_steps)
         execution = self._rng.choice(sorted(self._scenario.submissions))
         items = msgspec.json.decode(self._scenario.submissions[execution].input)["items"]
-        itemised = self._pipeline.is_itemised(step.index)
+        itemised = step.itemised
         index = self._rng.randrange(len(items) + 2) if itemised else None
         iid = interaction_id(unit_id(execution, step.index), index)
         request = {

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
+
 from schemas import facts
 from schemas.errors import TransactionAborted
 from state import interaction
@@ -18,7 +20,6 @@ from streams.roles.core.events import OutputPublished, PublicationBroke, ResultC
 from streams.roles.core.live_window import Sessions
 from streams.roles.core.local_work import LocalWork
 from streams.roles.core.session import Session
-from streams.roles.core.task import CoreTask
 from topologies.decisions import admission
 from topologies.decisions.decision import Append, Duplicate
 from topologies.decisions.dispatch import dispatch_items
@@ -117,23 +118,21 @@ def _read_on_after_failure() -> list[Swap]:
         if session is not None:
             session.__class__ = _Stubborn
 
-    def pulled(deciders: Deciders, what: Any, record: Any, outputs: Any) -> Any:
-        rows = deciders._rows  # noqa: SLF001
-        execution = rows.execution(what.session.execution_id)
+    def pulled(deciders: Deciders, event: Any, record: Any) -> Any:
+        batch = deciders._batch  # noqa: SLF001
+        execution = batch.execution(event.session.execution_id)
         if execution is not None and execution.status is ExecutionStatus.WAIT_RETRY:
-            unit = rows.unit(what.session.unit_id)
-            assert unit is not None
             return dispatch_items(
-                what.session.step,
-                execution,
-                unit,
-                what.first_index,
-                what.items,
+                deciders._pipeline,  # noqa: SLF001
+                msgspec.structs.replace(execution, status=ExecutionStatus.RUNNING),
+                batch.unit(event.session.unit_id),
+                event.first_index,
+                event.items,
                 (),
-                ended=what.ended,
+                ended=event.ended,
                 now_ms=execution.updated_at_ms,
             )
-        return on_pulled(deciders, what, record, outputs)
+        return on_pulled(deciders, event, record)
 
     return [(Sessions, "_open", opening), (Deciders, "_on_pulled", pulled)]
 
@@ -148,16 +147,14 @@ class _Stubborn(Session):
 
 def _forget_local_work() -> list[Swap]:
     """Local work counts as over when its job ends, not when its result is decided: it is started again in between."""
-    finished = CoreTask.finished
+    is_running = LocalWork.is_running
     ends = (SegmentEnded, SegmentBroke, OutputPublished, PublicationBroke, ResultCollected)
 
-    def forgetting(task: CoreTask, job: Any) -> None:
-        finished(task, job)
-        for event in task.agenda.ready:
-            if isinstance(event.what, ends):
-                task.work.running.discard(event.what.execution_id)
+    def forgetting(work: LocalWork, execution_id: str) -> bool:
+        waiting = [entry.event for entry in work._agenda.ready if isinstance(entry.event, ends)]  # noqa: SLF001
+        return is_running(work, execution_id) and execution_id not in {event.execution_id for event in waiting}
 
-    return [(CoreTask, "finished", forgetting), (LocalWork, "note_end", lambda _work, _what: None)]
+    return [(LocalWork, "is_running", forgetting)]
 
 
 def _blame_the_content() -> list[Swap]:

@@ -21,7 +21,9 @@ from schemas import limits
 from schemas.envelopes import SubmitCommand
 from schemas.errors import UsageError
 from streams.doors.submissions import command_for_payload
-from topologies.pipeline.model import AwaitStep, ObjectOutput, Pipeline, RunStep, Skip, TopicOutput, Value
+from topologies.pipeline.ends import ObjectOutput, TopicOutput
+from topologies.pipeline.model import Pipeline
+from topologies.pipeline.steps import AwaitStep, RunStep, Skip, Value
 from topologies.reading.loading import load_pipeline
 
 PROJECT = Path(__file__).parents[2] / "tests" / "simulation" / "project"
@@ -139,7 +141,7 @@ def _varied(base: Pipeline, rng: Random, output_dir: Path, author: Any, *, early
         if isinstance(step, RunStep):
             return step
         choice: Skip | Value | None = None
-        if on_timeout == "skip" and base.is_itemised(step.index):
+        if on_timeout == "skip" and step.itemised:
             choice = Skip()
         elif on_timeout == "value":
             given = author.answer({"name": "nobody", "index": 0}, projected=False, variant=7)

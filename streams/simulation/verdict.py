@@ -21,7 +21,7 @@ from state.item import ItemRecord, ItemStatus
 from state.keys import PREFIXES, execution_key, item_key, prefix_span, unit_key
 from state.tables.memory import MemoryStore, MemoryStoreFactory
 from state.unit import UnitRecord
-from streams.author.segments import Suffix
+from streams.author.suffixes import Suffix
 from streams.clock import ManualClock
 from streams.doors.submissions import send
 from streams.engine.restore import Restore
@@ -31,12 +31,14 @@ from streams.simulation.ledger import Ledger, Violation
 from streams.simulation.machines import QuietMetrics, consumer_of, is_idle, task_insides
 from streams.simulation.outside import Outside, Sent
 from streams.simulation.scenario import OUTPUT_TOPIC, Scenario
-from streams.testing.driver import InlinePool
-from streams.worker.assembly import build_worker, ensure_topics, verify_topics
-from topologies.pipeline.model import ObjectOutput, Pipeline, TopicOutput
+from streams.testing.inline_pool import InlinePool
+from streams.worker.assembly import Assembly
+from streams.worker.topics import ensure_topics, verify_topics
+from topologies.pipeline.ends import ObjectOutput, TopicOutput
+from topologies.pipeline.model import Pipeline
 
 if TYPE_CHECKING:
-    from streams.simulation.run import World
+    from streams.simulation.world import World
 
 
 def check(world: World) -> None:
@@ -484,8 +486,8 @@ class _Undisturbed:
         self._executions = executions
         pipeline: Pipeline = scenario.pipeline
         ensure_topics(pipeline, self.log)
-        self._worker = build_worker(
-            pipeline,
+        self._worker = Assembly(
+            pipeline=pipeline,
             log=self.log,
             clock=self.clock,
             stores=MemoryStoreFactory(),
@@ -494,7 +496,7 @@ class _Undisturbed:
             topic_ids=verify_topics(pipeline, self.log),
             metrics=QuietMetrics(),
             make_pool=lambda: InlinePool(self.clock),
-        )
+        ).build()
         self.ledger = Ledger(scenario, self.log, Names.of(pipeline.app), lambda _text: None)
         self._outside = Outside(scenario, self.log, Random(1), lambda _text: None)  # noqa: S311 - not used for anything secret
 

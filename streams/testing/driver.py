@@ -11,14 +11,13 @@ what was committed, as kill -9 would.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from connectors.objects.files import identify
+from connectors.objects.listing import identify
 from schemas import codec
 from schemas.envelopes import (
     CancelCommand,
@@ -37,63 +36,20 @@ from state.keys import PREFIXES, execution_key
 from state.tables.memory import MemoryStoreFactory
 from streams.clock import ManualClock
 from streams.doors.submissions import command_for_object, command_for_payload, send
-from streams.engine.pool import Finished, Job, Pool, Ticket
+from streams.engine.pool import Pool
 from streams.log.memory.log import MemoryLog
 from streams.log.seam import Record, TopicPartition
-from streams.worker.assembly import ROLES, Worker, build_worker, ensure_topics, verify_topics
-from topologies.pipeline.model import KafkaTransport, Pipeline
+from streams.testing.inline_pool import InlinePool
+from streams.worker.assembly import ROLES, Assembly, Worker
+from streams.worker.topics import ensure_topics, verify_topics
+from topologies.pipeline.model import Pipeline
+from topologies.pipeline.transports import KafkaTransport
 from topologies.reading.loading import load_pipeline
 
 STEPS_MAX = 100_000
 QUIET_STEPS = 3
 
 Answer = Callable[[RequestEnvelope], Any]
-
-
-class InlinePool:
-    """A pool that runs jobs on the calling thread, when asked: as submitted, or held back until `run_one`."""
-
-    def __init__(self, clock: ManualClock, *, held: bool = False) -> None:
-        self._clock = clock
-        self.held = held
-        self.jobs: deque[tuple[Ticket, Job]] = deque()
-        self._done: list[Finished] = []
-
-    def submit(self, owner: object, tag: object, job: Job, *, limit_s: float) -> None:
-        """Queue a job."""
-        self.jobs.append((Ticket(owner, tag, self._clock, limit_s), job))
-
-    def run_one(self, index: int = 0) -> None:
-        """Run one waiting job."""
-        ticket, job = self.jobs[index]
-        del self.jobs[index]
-        try:
-            result, error = job(ticket), None
-        except Exception as raised:
-            result, error = None, raised
-        self._done.append(Finished(ticket.owner, ticket.tag, result, error))
-
-    def take(self) -> list[Finished]:
-        """Results since the last call."""
-        while self.jobs and not self.held:
-            self.run_one()
-        done, self._done = self._done, []
-        return done
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether a result is still to come."""
-        return bool(self.jobs or self._done)
-
-    def forget(self, owner: object) -> None:
-        """Drop an owner's jobs and results."""
-        self.jobs = deque((ticket, job) for ticket, job in self.jobs if ticket.owner is not owner)
-        self._done = [finished for finished in self._done if finished.owner is not owner]
-
-    def close(self) -> None:
-        """Drop everything."""
-        self.jobs.clear()
-        self._done.clear()
 
 
 class TopologyTestDriver:
@@ -132,8 +88,8 @@ class TopologyTestDriver:
         self.worker = self._start()
 
     def _start(self) -> Worker:
-        return build_worker(
-            self.pipeline,
+        return Assembly(
+            pipeline=self.pipeline,
             log=self.log,
             clock=self.clock,
             stores=self.stores,
@@ -142,7 +98,7 @@ class TopologyTestDriver:
             topic_ids=verify_topics(self.pipeline, self.log),
             roles=ROLES,
             make_pool=self._make_pool,
-        )
+        ).build()
 
     def _make_pool(self) -> Pool:
         return InlinePool(self.clock)
@@ -163,11 +119,7 @@ class TopologyTestDriver:
 
     def cancel(self, execution_id: str, *, reason: str = "test") -> None:
         """Cancel an execution."""
-        command = CancelCommand(execution_id, reason)
-        partition = home_partition(execution_id, self.pipeline.partitions)
-        self._doors.send(
-            self.names.commands, codec.encode(command), key=execution_id.encode(), partition=partition, timeout_s=1
-        )
+        send(self.pipeline, self._doors, CancelCommand(execution_id, reason), timeout_s=1)
 
     def complete(
         self, request: RequestEnvelope, value: Any, *, token: str | None = None, topic: str | None = None

@@ -1,109 +1,34 @@
-"""The composition root: the only module that names concrete classes (DESIGN 3).
+"""Assembly: the roles of a worker over seams (log, stores, clock, pool, author). Whoever runs it chooses the implementations.
 
-`build_roles` makes the loops of a worker over a log; the worker, the demo, the test driver and the simulator all run what it makes.
+The worker, the demo, the test driver and the simulator all run what `Assembly.build` makes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from connectors.resume_token import TokenSigner
 from schemas import limits
-from schemas.errors import TopicMismatch
 from schemas.names import Names
-from schemas.topics import catalogue, mismatches
 from state.keys import TABLES
 from state.tables.store import StoreFactory
 from streams.author.calls import Author, LocalAuthor
 from streams.clock import Clock
 from streams.engine.loop import TransactionalLoop
 from streams.engine.pool import Pool, ThreadPool
-from streams.engine.task import MakeTask
-from streams.log.seam import Log, TopicSpec
-from streams.roles.context import CoreContext
-from streams.roles.continuation import ContinuationContext, ContinuationTask
+from streams.engine.task import MakeTask, Positions, Task
+from streams.log.seam import Log, TopicPartition
+from streams.roles.context import CoreContext, RoleContext, signer_of
+from streams.roles.continuation import ContinuationTask
 from streams.roles.core.task import CoreTask
-from streams.roles.ingress.task import IngressContext, IngressTask
+from streams.roles.ingress.task import IngressTask
 from streams.telemetry.metrics import Metrics
-from topologies.pipeline.model import Pipeline, TopicSource
+from topologies.pipeline.ends import TopicSource
+from topologies.pipeline.model import Pipeline
 
-TOPICS_TIMEOUT_S = 30.0
 ROLES = ("core", "ingress", "continuation")
 
 PoolFactory = Callable[[], Pool]
-
-
-def signer_of(pipeline: Pipeline) -> TokenSigner | None:
-    """Who signs and verifies the pipeline's resume tokens."""
-    if pipeline.tokens is None:
-        return None
-    return TokenSigner(active=pipeline.tokens.active, keys=pipeline.tokens.keys)
-
-
-def topic_specs(pipeline: Pipeline) -> list[TopicSpec]:
-    """Every topic that the pipeline needs, as it must be."""
-    settings = catalogue(
-        pipeline.app,
-        partitions=pipeline.partitions,
-        replication_factor=pipeline.replication_factor,
-        facts_retention_ms=pipeline.retention.facts_ms,
-        external=pipeline.external_topics,
-    )
-    return [TopicSpec(spec.name, spec.partitions, spec.replication_factor, spec.config) for spec in settings]
-
-
-def ensure_topics(pipeline: Pipeline, log: Log, *, timeout_s: float = TOPICS_TIMEOUT_S) -> list[str]:
-    """Create what is missing and refuse what does not fit.
-
-    Returns:
-        Names of the topics that were created.
-
-    Raises:
-        TopicMismatch: a topic has other settings than the pipeline needs; nothing was changed in it.
-    """
-    specs = topic_specs(pipeline)
-    known = log.topics([spec.name for spec in specs], timeout_s)
-    missing = [spec for spec in specs if spec.name not in known]
-    if missing:
-        log.create_topics(missing, timeout_s)
-    verify_topics(pipeline, log, timeout_s=timeout_s)
-    return [spec.name for spec in missing]
-
-
-def verify_topics(pipeline: Pipeline, log: Log, *, timeout_s: float = TOPICS_TIMEOUT_S) -> Mapping[str, str]:
-    """Check every topic.
-
-    Returns:
-        Topic ids by name.
-
-    Raises:
-        TopicMismatch: a topic is missing or has other settings than the pipeline needs; every one is named.
-    """
-    settings = catalogue(
-        pipeline.app,
-        partitions=pipeline.partitions,
-        replication_factor=pipeline.replication_factor,
-        facts_retention_ms=pipeline.retention.facts_ms,
-        external=pipeline.external_topics,
-    )
-    known = log.topics([spec.name for spec in settings], timeout_s)
-    problems: list[str] = []
-    missing: list[str] = []
-    for spec in settings:
-        state = known.get(spec.name)
-        if state is None:
-            missing.append(spec.name)
-        else:
-            problems += mismatches(spec, state.partitions, state.config)
-    if missing:
-        named = f"{missing[0]} and {len(missing) - 1} more" if len(missing) > 1 else missing[0]
-        problems.append(
-            f"missing topics: {named}; create them with `kawait topics {pipeline.path} --app {pipeline.app}`"
-        )
-    if problems:
-        raise TopicMismatch("\n".join(problems))
-    return {name: state.topic_id for name, state in known.items()}
 
 
 @dataclass(kw_only=True)
@@ -113,7 +38,6 @@ class Worker:
     loops: dict[str, TransactionalLoop]
     pools: list[Pool]
     metrics: Metrics
-    core: CoreContext | None = None
 
     @property
     def is_ready(self) -> bool:
@@ -128,53 +52,17 @@ class Worker:
             pool.close()
 
 
-def build_worker(
-    pipeline: Pipeline,
-    *,
-    log: Log,
-    clock: Clock,
-    stores: StoreFactory,
-    instance: str,
-    static: bool,
-    topic_ids: Mapping[str, str],
-    roles: tuple[str, ...] = ROLES,
-    metrics: Metrics | None = None,
-    make_pool: PoolFactory | None = None,
-    author: Author | None = None,
-    at: Callable[[int], None] = lambda _step: None,
-    wait: Callable[[float], None] = lambda _seconds: None,
-) -> Worker:
-    """Make the loops of some roles.
-
-    `instance` names the transactional ids and, when `static`, the group members; `topic_ids` are as `verify_topics` returns them;
-    `at` and `wait` are as in `TransactionalLoop`; without an `author` its code runs on the pool's threads.
-    """
-    parts = _Parts(
-        pipeline=pipeline,
-        log=log,
-        clock=clock,
-        stores=stores,
-        instance=instance,
-        static=static,
-        topic_ids=topic_ids,
-        make_pool=make_pool or (lambda: ThreadPool(limits.POOL_THREADS, clock)),
-        author=author or LocalAuthor(pipeline),
-        at=at,
-        wait=wait,
-        worker=Worker(loops={}, pools=[], metrics=Metrics() if metrics is None else metrics),
-    )
-    if "core" in roles:
-        parts.add_core()
-    if "ingress" in roles:
-        parts.add_ingress()
-    if "continuation" in roles:
-        parts.add_continuation()
-    return parts.worker
-
-
 @dataclass(kw_only=True)
-class _Parts:
-    """What the loops of one worker are put together from."""
+class Assembly:
+    """What a worker is put together from.
+
+    Attributes:
+        instance: Names the transactional ids and, when `static`, the group members.
+        topic_ids: As `streams.worker.topics.verify_topics` returns them.
+        make_pool: Makes the pool of a role; default: one of threads.
+        author: Runs the author's code; default: on the pool's threads.
+        at, wait: As in `TransactionalLoop`.
+    """
 
     pipeline: Pipeline
     log: Log
@@ -183,99 +71,104 @@ class _Parts:
     instance: str
     static: bool
     topic_ids: Mapping[str, str]
-    make_pool: PoolFactory
-    author: Author
-    at: Callable[[int], None]
-    wait: Callable[[float], None]
-    worker: Worker
+    roles: tuple[str, ...] = ROLES
+    metrics: Metrics = field(default_factory=Metrics)
+    make_pool: PoolFactory | None = None
+    author: Author | None = None
+    at: Callable[[int], None] = lambda _step: None
+    wait: Callable[[float], None] = lambda _seconds: None
 
-    def __post_init__(self) -> None:
-        self._names = Names.of(self.pipeline.app)
-        self._signer = signer_of(self.pipeline)
+    def build(self) -> Worker:
+        """The loops of the roles."""
+        worker = Worker(loops={}, pools=[], metrics=self.metrics)
+        context = self._context()
+        if "core" in self.roles:
+            self._add_core(worker, context)
+        if "ingress" in self.roles:
+            self._add_ingress(worker, context)
+        if "continuation" in self.roles:
+            self._add_continuation(worker, context)
+        return worker
 
-    def _add(
-        self, role: str, topics: tuple[str, ...], make_task: MakeTask, *, co_partitioned: bool, pool: Pool | None = None
-    ) -> None:
-        self.worker.loops[role] = TransactionalLoop(
+    def _context(self) -> RoleContext:
+        return RoleContext(
+            pipeline=self.pipeline,
+            names=Names.of(self.pipeline.app),
+            clock=self.clock,
+            signer=signer_of(self.pipeline),
+            metrics=self.metrics,
+            author=self.author or LocalAuthor(self.pipeline),
+        )
+
+    def _loop(
+        self,
+        role: str,
+        names: Names,
+        topics: tuple[str, ...],
+        make_task: MakeTask,
+        *,
+        co_partitioned: bool = False,
+        pool: Pool | None = None,
+    ) -> TransactionalLoop:
+        return TransactionalLoop(
             name=role,
             log=self.log,
-            group=self._names.group(role),
+            group=names.group(role),
             instance=self.instance if self.static else None,
-            transactional_id=self._names.transactional_id(role, self.instance),
+            transactional_id=names.transactional_id(role, self.instance),
             topics=topics,
-            own_topic=self._names.completions,
+            own_topic=names.completions,
             co_partitioned=co_partitioned,
             make_task=make_task,
             clock=self.clock,
-            metrics=self.worker.metrics,
+            metrics=self.metrics,
             pool=pool,
             at=self.at,
             wait=self.wait,
         )
 
-    def _new_pool(self) -> Pool:
-        pool = self.make_pool()
-        self.worker.pools.append(pool)
+    def _pool(self, worker: Worker) -> Pool:
+        pool = self.make_pool() if self.make_pool is not None else ThreadPool(limits.POOL_THREADS, self.clock)
+        worker.pools.append(pool)
         return pool
 
-    def add_core(self) -> None:
+    def _add_core(self, worker: Worker, shared: RoleContext) -> None:
         """Executions, units, interactions and items."""
-        names, loops = self._names, self.worker.loops
-        pool = self._new_pool()
-        context = self.worker.core = CoreContext(
-            pipeline=self.pipeline,
-            names=names,
+        names, pool = shared.names, self._pool(worker)
+        changelogs = [names.changelog(table) for table in TABLES.values()]
+        context = CoreContext(
+            **vars(shared),
             log=self.log,
-            clock=self.clock,
             pool=pool,
             stores=self.stores,
-            signer=self._signer,
-            metrics=self.worker.metrics,
             instance=self.instance,
-            author=self.author,
-            topic_ids={names.changelog(table): self.topic_ids[names.changelog(table)] for table in TABLES.values()},
-            consumed=lambda partition: loops["core"].consumed(partition),  # noqa: PLW0108 - the loop is made after it
-            decided=lambda partition: loops["core"].positions.get(partition, -1),
-        )
-        topics = (names.commands, names.completions)
-        self._add(
-            "core",
-            topics,
-            lambda partition, inputs: CoreTask(context, partition, inputs),
-            co_partitioned=True,
-            pool=pool,
+            topic_ids={name: self.topic_ids[name] for name in changelogs},
         )
 
-    def add_ingress(self) -> None:
+        def make_task(partition: int, inputs: tuple[TopicPartition, ...], positions: Positions) -> Task:
+            return CoreTask(context, partition, inputs, positions)
+
+        topics = (names.commands, names.completions)
+        worker.loops["core"] = self._loop("core", names, topics, make_task, co_partitioned=True, pool=pool)
+
+    def _add_ingress(self, worker: Worker, context: RoleContext) -> None:
         """Answers and source records, from the user's topics to ours."""
         source = (self.pipeline.source.topic,) if isinstance(self.pipeline.source, TopicSource) else ()
         topics = (*self.pipeline.response_topics, *source)
         if not topics:
             return
-        context = IngressContext(
-            pipeline=self.pipeline,
-            names=self._names,
-            clock=self.clock,
-            signer=self._signer,
-            metrics=self.worker.metrics,
-        )
-        self._add("ingress", topics, lambda _partition, inputs: IngressTask(context, inputs), co_partitioned=False)
 
-    def add_continuation(self) -> None:
+        def make_task(_partition: int, inputs: tuple[TopicPartition, ...], _positions: Positions) -> Task:
+            return IngressTask(context, inputs)
+
+        worker.loops["ingress"] = self._loop("ingress", context.names, topics, make_task)
+
+    def _add_continuation(self, worker: Worker, context: RoleContext) -> None:
         """Suffixes of parked executions."""
-        pool = self._new_pool()
-        context = ContinuationContext(
-            pipeline=self.pipeline,
-            names=self._names,
-            clock=self.clock,
-            pool=pool,
-            metrics=self.worker.metrics,
-            author=self.author,
-        )
-        self._add(
-            "continuation",
-            (self._names.continuations,),
-            lambda _partition, inputs: ContinuationTask(context, inputs),
-            co_partitioned=False,
-            pool=pool,
-        )
+        pool = self._pool(worker)
+
+        def make_task(_partition: int, inputs: tuple[TopicPartition, ...], _positions: Positions) -> Task:
+            return ContinuationTask(context, pool, inputs)
+
+        topics = (context.names.continuations,)
+        worker.loops["continuation"] = self._loop("continuation", context.names, topics, make_task, pool=pool)

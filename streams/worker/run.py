@@ -5,10 +5,8 @@ A thread that meets something that only the operator can mend stops the whole wo
 
 from __future__ import annotations
 
-import gc
 import shutil
 import socket
-import sys
 import threading
 import uuid
 from collections.abc import Callable, Mapping
@@ -17,30 +15,28 @@ from pathlib import Path
 
 import structlog
 
-from connectors.objects.files import FilesystemSource, remove_stale
-from schemas.errors import InstanceFenced, KawaitError, LogError, LogUnavailable
+from connectors.objects.publication import remove_stale
+from schemas.errors import InstanceFenced, KawaitError, LogError
 from state.tables.rocksdb import RocksStoreFactory
 from streams.author.step_process import StepProcess
-from streams.clock import Clock, SystemClock
-from streams.doors.submissions import command_for_object, send
+from streams.clock import SystemClock
 from streams.engine.loop import TransactionalLoop
 from streams.log.kafka.log import KafkaLog
-from streams.log.seam import Log, PlainProducer, TopicPartition
-from streams.settings import PipelineChoice
+from streams.log.seam import Log
+from streams.process.interpreter import tune_interpreter
+from streams.roles.object_source import ObjectPoller
 from streams.telemetry.admin import AdminServer
 from streams.telemetry.metrics import Metrics
-from streams.worker.assembly import ROLES, Worker, build_worker, verify_topics
-from topologies.pipeline.model import ObjectOutput, ObjectSource, Pipeline
+from streams.worker.assembly import ROLES, Assembly, Worker
+from streams.worker.topics import wait_for_topics
+from topologies.pipeline.ends import ObjectOutput, ObjectSource
+from topologies.pipeline.model import Pipeline
+from topologies.reading.choice import PipelineChoice
 
 logger = structlog.get_logger("kawait.worker")
 
 AUTO = "auto"
 GAUGES_EVERY_S = 1.0
-SUBMIT_TIMEOUT_S = 10.0
-COLLECT_FROM_OBJECTS = 50_000
-"""Young objects before the garbage collector looks at them; a window of rows is many objects, and next to none of them are cycles."""
-SWITCH_INTERVAL_S = 0.002
-"""How long a computing thread may keep the interpreter from the one that commits; the default of 5 ms shows in the low-load latency."""
 
 
 @dataclass(kw_only=True)
@@ -81,8 +77,8 @@ def run_worker(settings: WorkerSettings, stop: threading.Event, *, on_ready: Cal
         topic_ids = wait_for_topics(pipeline, log, stop)
         if topic_ids is None:
             return 0
-        worker = build_worker(
-            pipeline,
+        worker = Assembly(
+            pipeline=pipeline,
             log=log,
             clock=clock,
             stores=stores,
@@ -93,7 +89,7 @@ def run_worker(settings: WorkerSettings, stop: threading.Event, *, on_ready: Cal
             metrics=Metrics(),
             author=author,
             wait=lambda seconds: void(stop.wait(seconds)),
-        )
+        ).build()
         if author is not None:
             author.wait_ready()
         _clean_up_output(pipeline, instance)
@@ -106,13 +102,6 @@ def run_worker(settings: WorkerSettings, stop: threading.Event, *, on_ready: Cal
         stores.close()
         if not static:  # nobody will ever take this name again
             shutil.rmtree(stores.path, ignore_errors=True)
-
-
-def tune_interpreter() -> None:
-    """Settings of the process that runs loops."""
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
-    gc.freeze()
-    gc.set_threshold(COLLECT_FROM_OBJECTS, 20, 100)
 
 
 def void(_value: object) -> None:
@@ -133,24 +122,6 @@ class _NoAdmin:
 
     def __exit__(self, *_exc_info: object) -> None:
         return None
-
-
-def wait_for_topics(pipeline: Pipeline, log: Log, stop: threading.Event) -> Mapping[str, str] | None:
-    """Check the topics, waiting for the broker as long as it takes; None when told to stop meanwhile.
-
-    Raises:
-        TopicMismatch: a topic is missing or not as it must be.
-    """
-    waiting = False
-    while not stop.is_set():
-        try:
-            return verify_topics(pipeline, log, timeout_s=5.0)
-        except LogUnavailable as error:
-            if not waiting:
-                logger.warning("waiting for the broker", detail=str(error))
-                waiting = True
-            stop.wait(1.0)
-    return None
 
 
 def _clean_up_output(pipeline: Pipeline, instance: str) -> None:
@@ -221,79 +192,7 @@ def _run_loop(loop: TransactionalLoop, worker: Worker, stop: threading.Event, fa
 
 def report_gauges(loop: TransactionalLoop, worker: Worker) -> None:
     """What is open right now on this worker."""
-    standings = [
-        standing() for task in dict.fromkeys(loop.tasks.values()) if (standing := getattr(task, "standing", None))
-    ]
-    worker.metrics.open_interactions.set(sum(open_ for open_, _, _ in standings))
-    worker.metrics.oldest_pending_age.set(max((age_s for _, age_s, _ in standings), default=0.0))
-    worker.metrics.window_occupancy.set(sum(occupancy for _, _, occupancy in standings))
-
-
-class ObjectPoller:
-    """Submits the objects of a source as they appear.
-
-    The owner of partition 0 of `commands` looks; two lookers would do no harm, as a submission's id follows from the object.
-    """
-
-    def __init__(
-        self, pipeline: Pipeline, source: ObjectSource, log: Log, clock: Clock, loop: TransactionalLoop
-    ) -> None:
-        self._pipeline = pipeline
-        self._poll_s = source.poll_ms / 1000
-        self._log = log
-        self._clock = clock
-        self._loop = loop
-        self._source = FilesystemSource(source.location, source.include)
-        self._location = source.location
-        self._leader_at = TopicPartition(f"{pipeline.app}.commands", 0)
-        self._submitted: set[str] = set()
-        self._complained = False
-
-    def run(self, stop: threading.Event, failures: list[BaseException]) -> None:
-        """Look until stopped."""
-        producer = self._log.plain_producer()
-        try:
-            while not stop.is_set():
-                if self._leader_at in self._loop.tasks:
-                    self._look(producer)
-                    stop.wait(self._poll_s)
-                else:
-                    self._submitted.clear()
-                    stop.wait(min(self._poll_s, 0.2))
-        except BaseException as error:
-            failures.append(error)
-            stop.set()
-        finally:
-            producer.close()
-
-    def _look(self, producer: PlainProducer) -> None:
-        try:
-            found = self._source.receive(self._clock.now_ms())
-            self._complained = False
-        except OSError as error:
-            if not self._complained:
-                logger.warning(
-                    "the input location cannot be listed",
-                    location=str(self._location),
-                    detail=error.strerror or str(error),
-                )
-                self._complained = True
-            return
-        current = set()
-        for identity in found:
-            command = command_for_object(self._pipeline, identity)
-            current.add(command.execution_id)
-            if command.execution_id in self._submitted:
-                continue
-            try:
-                send(self._pipeline, producer, command, timeout_s=SUBMIT_TIMEOUT_S)
-            except LogUnavailable as error:
-                logger.warning(
-                    "an object could not be submitted; the next look tries again",
-                    object=identity.name,
-                    detail=str(error),
-                )
-                current.discard(command.execution_id)
-                break
-            logger.info("object submitted", object=identity.name, execution=command.execution_id)
-        self._submitted = current
+    health = [task.health() for task in dict.fromkeys(loop.tasks.values())]
+    worker.metrics.open_interactions.set(sum(each.open for each in health))
+    worker.metrics.oldest_pending_age.set(max((each.oldest_s for each in health), default=0.0))
+    worker.metrics.window_occupancy.set(sum(each.occupied for each in health))

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from connectors.objects.files import identify
+from connectors.objects.listing import identify
 from schemas import codec
 from schemas.envelopes import DeadLetter, Refusal, Reply
 from schemas.errors import LogUnavailable
@@ -31,12 +31,14 @@ from streams.demo.kafka import remove_app
 from streams.demo.payments_file import generate
 from streams.demo.run import PIPELINE
 from streams.doors.submissions import command_for_object, send
+from streams.log.kafka.connection import Connection
 from streams.log.kafka.log import KafkaLog
 from streams.log.seam import Record, TopicPartition
 from streams.log.snapshot import read
-from streams.process.child import Child, child_environment, end_all
-from streams.settings import Connection, PipelineChoice
-from streams.worker.assembly import ensure_topics
+from streams.process.child import Child, end_all
+from streams.process.launcher import child_environment
+from streams.worker.topics import ensure_topics
+from topologies.reading.choice import PipelineChoice
 
 ROOT = Path(__file__).parents[2]
 SHARED = ROOT.parent / "shared"

@@ -17,8 +17,8 @@ from state.tables.rocksdb import RocksStoreFactory
 from streams.clock import SystemClock
 from streams.demo.kafka import remove_app
 from streams.engine.restore import Restore
-from streams.settings import Connection
-from streams.worker.assembly import ensure_topics
+from streams.log.kafka.connection import Connection
+from streams.worker.topics import ensure_topics
 from tests.acceptance.ground import App, Ground
 from tests.acceptance.registry import Checks, line
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from bench.processes import children_of, peak_mib
 from streams.demo.kafka import kafka_stage
 from streams.demo.run import DemoSettings, prepare_inputs, run_demo
+from streams.log.kafka.connection import Connection
 from streams.log.seam import TopicPartition
-from streams.settings import Connection
 from tests.acceptance.ground import SHARED, Ground
 from tests.acceptance.registry import Checks, line
 

@@ -13,7 +13,7 @@ from bench import checkout, compare, installed, limit, topics
 from bench.place import ROOT, Place, machine
 from schemas import codec
 from schemas.facts import ContinuationCompleted, RunCancelled
-from streams.settings import connection
+from streams.log.kafka.connection import connection
 
 RATE, TIME = "live rows/s", "1 in flight p50 ms"
 SMALL = compare.Load(rows=100, warm_up_rows=20, latency={4: 20})

@@ -9,8 +9,8 @@ import pytest
 
 from schemas.errors import LogUnavailable, PeerError, UsageError
 from streams.doors.answers import AnswerCommand, send_answer
-from streams.doors.outcomes import Outcomes, command_of, encode_value, submit_command
-from streams.doors.submissions import send
+from streams.doors.outcomes import Outcomes, submit_command
+from streams.doors.submissions import command_of, encode_value, send
 from streams.testing.driver import TopologyTestDriver
 
 ORDER = {"orderId": "7"}

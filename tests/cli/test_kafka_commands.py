@@ -18,7 +18,8 @@ from confluent_kafka.admin import AdminClient
 
 from streams.clock import SystemClock
 from streams.demo.run import PIPELINE, SAMPLE
-from streams.process.child import Child, child_environment, end_all
+from streams.process.child import Child, end_all
+from streams.process.launcher import child_environment
 
 pytestmark = pytest.mark.broker
 

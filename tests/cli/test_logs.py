@@ -22,7 +22,7 @@ def test_json_logs_are_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> 
 def test_all_is_quiet_when_all_is_well(capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure()
     structlog.get_logger().info("it began")
-    logging.getLogger("connectors.objects.files").info("looked")
+    logging.getLogger("connectors.objects.listing").info("looked")
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "")
 
@@ -38,7 +38,7 @@ def test_a_field_that_may_be_a_secret_is_blanked(capsys: pytest.CaptureFixture[s
 
 def test_the_standard_librarys_loggers_take_the_same_way(capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure(log_format="json")
-    logging.getLogger("connectors.objects.files").warning("cannot read %s", "a.csv")
+    logging.getLogger("connectors.objects.listing").warning("cannot read %s", "a.csv")
     assert json.loads(capsys.readouterr().err)["event"] == "cannot read a.csv"
 
 

@@ -7,14 +7,9 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import PipelineError, UsageError
-from streams.settings import (
-    BOOTSTRAP_DEFAULT,
-    PipelineChoice,
-    connection,
-    environment_name,
-    environment_properties,
-    read_properties,
-)
+from streams.cli.options import environment_name
+from streams.log.kafka.connection import BOOTSTRAP_DEFAULT, connection, environment_properties, read_properties
+from topologies.reading.choice import PipelineChoice
 
 SECRET = "correct horse battery staple"
 

@@ -19,26 +19,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
-from connectors.objects import files
-from connectors.objects.files import (
-    CsvRows,
+from connectors.objects import listing as listing_module
+from connectors.objects import row_formats
+from connectors.objects.listing import (
     FilesystemSource,
     HashCache,
-    JsonLines,
     Listing,
     ObjectIdentity,
+    identify,
+    list_objects,
+    submission_key,
+)
+from connectors.objects.publication import (
     ObjectKeyRefused,
     ObjectPublication,
     ObjectPublications,
     PublicationFailed,
     StorageFull,
     TooManyOpenGroups,
-    identify,
-    list_objects,
     object_key,
     remove_stale,
-    submission_key,
 )
+from connectors.objects.row_formats import CsvRows, JsonLines
 from schemas.errors import PublicationConflict, UsageError
 
 NOW_MS = 1_700_000_000_000
@@ -107,14 +109,14 @@ def test_a_time_far_in_the_future_is_no_writer_at_work(tmp_path: Path) -> None:
 
 def test_a_file_that_changes_while_it_is_hashed_is_unsettled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = put(tmp_path / "a.csv", b"first")
-    content = files._content
+    content = listing_module._content
 
     def read_and_append(file: Path) -> tuple[str, int]:
         found = content(file)
         put(path, b"first and more")
         return found
 
-    monkeypatch.setattr(files, "_content", read_and_append)
+    monkeypatch.setattr(listing_module, "_content", read_and_append)
     assert look(tmp_path).unsettled == [str(path)]
 
 
@@ -122,14 +124,14 @@ def test_an_unreadable_file_is_reported_and_holds_up_nobody(tmp_path: Path, monk
     put(tmp_path / "a.csv")
     put(tmp_path / "b.csv")
     (tmp_path / "c.csv").symlink_to(tmp_path / "nowhere")
-    content = files._content
+    content = listing_module._content
 
     def refuse_a(file: Path) -> tuple[str, int]:
         if file.name == "a.csv":
             raise PermissionError(errno.EACCES, "Permission denied")
         return content(file)
 
-    monkeypatch.setattr(files, "_content", refuse_a)
+    monkeypatch.setattr(listing_module, "_content", refuse_a)
     listing = look(tmp_path)
     assert [found.name for found in listing.objects] == ["b.csv"]
     assert [(Path(bad.path).name, bad.reason) for bad in listing.unreadable] == [
@@ -156,13 +158,13 @@ def test_an_unchanged_file_is_read_once_and_a_changed_one_again(
 ) -> None:
     path = put(tmp_path / "a.csv", b"one")
     read: list[str] = []
-    content = files._content
+    content = listing_module._content
 
     def counting(file: Path) -> tuple[str, int]:
         read.append(file.name)
         return content(file)
 
-    monkeypatch.setattr(files, "_content", counting)
+    monkeypatch.setattr(listing_module, "_content", counting)
     cache = HashCache()
     first = look(tmp_path, cache=cache).objects
     assert look(tmp_path, cache=cache).objects == first
@@ -435,7 +437,7 @@ def test_texts_are_quoted_as_the_csv_module_quotes_them(texts: list[str]) -> Non
 
 def _shown(text: str | None) -> str | None:
     """With the apostrophe that keeps a spreadsheet from running it."""
-    return text if text is None or files._FORMULA.match(text) is None else f"'{text}"
+    return text if text is None or row_formats._FORMULA.match(text) is None else f"'{text}"
 
 
 def test_only_texts_are_guarded() -> None:

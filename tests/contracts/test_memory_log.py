@@ -9,7 +9,8 @@ import pytest
 from schemas.errors import CommitUnknown, InstanceFenced, LogUnavailable, ProducerFenced, TransactionAborted
 from schemas.limits import SESSION_TIMEOUT_MS
 from streams.clock import ManualClock
-from streams.log.memory.log import MemoryLog, MemoryProducer
+from streams.log.memory.log import MemoryLog
+from streams.log.memory.producer import MemoryProducer
 from streams.log.seam import Record, TopicPartition, TopicSpec
 from tests.contracts.members import Member
 

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from connectors.objects.files import CsvRows, identify
-from topologies.pipeline.model import AwaitStep, Pipeline, RunStep
+from connectors.objects.listing import identify
+from connectors.objects.row_formats import CsvRows
+from topologies.pipeline.model import Pipeline
+from topologies.pipeline.steps import AwaitStep, RunStep
 from topologies.reading.loading import load_pipeline
 
 PIPELINE = Path(__file__).parents[2] / "topologies" / "csv_payments" / "pipeline.yaml"

@@ -23,23 +23,16 @@ from state.interaction import InteractionRecord
 from state.item import ItemRecord
 from state.keys import execution_key, interaction_key, item_key, unit_key
 from state.unit import UnitRecord
-from topologies.decisions.admission import Answer, Misshapen, Shape, Shaped, Standing
+from topologies.decisions.admission import Answer, Standing
 from topologies.decisions.decision import Append, Decision, Decisions
-from topologies.pipeline.model import (
-    AwaitStep,
-    Cardinality,
-    KafkaTransport,
-    ObjectOutput,
-    Pipeline,
-    Projection,
-    Retention,
-    Retry,
-    RunStep,
-    Step,
-    TopicOutput,
-)
+from topologies.pipeline.ends import ObjectOutput, TopicOutput
+from topologies.pipeline.model import Pipeline, Retention
 from topologies.pipeline.payload_list import join_payloads
 from topologies.pipeline.payloads import PayloadType
+from topologies.pipeline.projection import Projection
+from topologies.pipeline.shapes import Misshapen, Shape, Shaped
+from topologies.pipeline.steps import AwaitStep, Cardinality, Retry, RunStep, Step, connected
+from topologies.pipeline.transports import KafkaTransport
 
 NOW = 1_000_000
 TIMEOUT_MS = 60_000
@@ -151,7 +144,9 @@ def await_step(index: int = AWAIT, **changes: Any) -> AwaitStep:
         "budget": None,
         "line": 1,
     }
-    return AwaitStep(**{**made, **changes})
+    made |= changes
+    projection = made["projection"]
+    return AwaitStep(**made, answer_type=projection.type if projection else made["output"])
 
 
 def pipeline_of(*steps: Step, output: ObjectOutput | TopicOutput | None = None) -> Pipeline:
@@ -159,7 +154,7 @@ def pipeline_of(*steps: Step, output: ObjectOutput | TopicOutput | None = None) 
     return Pipeline(
         name="shop",
         app="shop",
-        steps=steps,
+        steps=connected(steps),
         input_type=ORDER,
         output_type=steps[-1].output,
         source=None,
@@ -395,11 +390,11 @@ class Doing:
         """A segment is on the pool."""
         return self.running
 
-    def has_session(self, unit_id: str) -> bool:
+    def has(self, unit_id: str) -> bool:
         """A session reads the source."""
         return self.session
 
-    def parking_count(self, unit_id: str) -> int | None:
+    def parking_count(self, unit: UnitRecord) -> int | None:
         """Set when the session can only park."""
         return self.parking
 

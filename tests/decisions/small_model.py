@@ -20,7 +20,6 @@ from state.folding import encode_row, fold
 from state.interaction import InteractionRecord, InteractionStatus
 from state.item import ItemRecord, ItemStatus
 from tests.decisions.given import (
-    AWAIT,
     DEADLINE,
     EXECUTION,
     INPUT,
@@ -49,6 +48,7 @@ from topologies.decisions.decision import (
     DeadLetterExecution,
     Decisions,
     EmitContinuation,
+    JudgeHeld,
     Offer,
     OpenSession,
     Publish,
@@ -57,11 +57,12 @@ from topologies.decisions.decision import (
     SendReply,
     WriteOutput,
 )
-from topologies.decisions.dispatch import SourceItem, dispatch_items
+from topologies.decisions.dispatch import dispatch_items
 from topologies.decisions.ending import cancel
 from topologies.decisions.publication import collected, publication_failed, published
 from topologies.decisions.submission import submit
 from topologies.decisions.timeout import expire
+from topologies.pipeline.items import SourceItem
 from topologies.pipeline.model import Pipeline
 
 Event = tuple[str, Callable[["World"], object]]
@@ -167,7 +168,8 @@ class World:
     # --- performing ---
 
     def perform(self, decisions: Decisions) -> None:
-        """What streams.roles.core.task does with decisions."""
+        """What streams.roles.core.task does with decisions; held answers are judged after the commit."""
+        to_judge: list[int | None] = []
         for decision in decisions:
             match decision:
                 case Append(fact):
@@ -192,6 +194,8 @@ class World:
                 case RunSegment() | Publish() | Collect():
                     assert self.running is None, "one job at a time"
                     self.running = decision
+                case JudgeHeld(_, index):
+                    to_judge.append(index)
                 case OpenSession():
                     self.open_session()
                 case CloseSession():
@@ -200,6 +204,8 @@ class World:
                     pass
         if not self.is_open:
             self.running = None  # whatever it still gives is dropped
+        for index in to_judge:
+            self.judge(index)
 
     def open_session(self) -> None:
         """Open a session over the rows: offer what is answered, judge what is held."""
@@ -216,8 +222,12 @@ class World:
         """Judge answers whose step has been reached."""
         for row in self.interactions():
             if row.status is InteractionStatus.PENDING and row.answer is not None:
-                rows = self.here.standing(row.item_index)
-                self.perform(admit_held(self.pipeline, answer(row.item_index), rows, live=self.live, now_ms=NOW))
+                self.judge(row.item_index)
+
+    def judge(self, index: int | None) -> None:
+        """Judge an answer that was held."""
+        rows = self.here.standing(index)
+        self.perform(admit_held(self.pipeline, answer(index), rows, live=self.live, now_ms=NOW))
 
     def settle(self) -> None:
         """Advance until there is nothing more to do at once."""
@@ -226,12 +236,10 @@ class World:
             execution = self.here.execution
             if execution is None:
                 return
-            decisions = advance(self.pipeline, execution, self.rows, self.local(), now_ms=NOW)
+            decisions = advance(self.pipeline, execution, self.rows, self.local(), self.local(), now_ms=NOW)
             if not decisions:
                 return
             self.perform(decisions)
-            if self.scenario.items is None:
-                self.judge_held()
         raise AssertionError(f"advance never settles: {decisions}")
 
     # --- events ---
@@ -397,9 +405,7 @@ class World:
         index = unit.dispatched
         items = [SourceItem(request(index), f"key-{index}")] if index < (self.scenario.items or 0) else []
         held = {index} if self.here.interaction(index) is not None else set()
-        step = self.pipeline.await_step(AWAIT)
-        self.perform(dispatch_items(step, execution, unit, index, items, held, ended=ended, now_ms=NOW))
-        self.judge_held()
+        self.perform(dispatch_items(self.pipeline, execution, unit, index, items, held, ended=ended, now_ms=NOW))
 
     def take(self, index: int | None, payload: bytes) -> None:
         """An answer comes."""
@@ -448,7 +454,7 @@ class World:
         """The time to try again has come."""
         execution = self.here.the_execution
         due_ms = execution.due_ms or NOW
-        self.perform(advance(self.pipeline, execution, self.rows, self.local(), now_ms=due_ms))
+        self.perform(advance(self.pipeline, execution, self.rows, self.local(), self.local(), now_ms=due_ms))
 
     def expire(self, index: int | None) -> None:
         """A deadline passed."""
@@ -492,7 +498,7 @@ def costing(trouble: str, happen: Callable[[World], object]) -> Callable[[World]
 
 def _submit(world: World) -> None:
     command = SubmitCommand(EXECUTION, TENANT, "shop", "key-1", INPUT)
-    world.perform(submit(command, world.here.execution, now_ms=NOW))
+    world.perform(submit(world.pipeline, command, world.here.execution, now_ms=NOW))
 
 
 # --- what must always hold -----------------------------------------------------------------------------------------------------------------

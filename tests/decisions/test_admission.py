@@ -47,9 +47,10 @@ from tests.decisions.given import (
     succeeded,
     timed_out,
 )
-from topologies.decisions.admission import Answer, Misshapen, Shaped, admit, admit_held
+from topologies.decisions.admission import Answer, admit, admit_held
 from topologies.decisions.decision import Append, Decisions, Duplicate, HoldCompletion, NoOp, Offer, Refuse, Request
 from topologies.pipeline.model import Pipeline
+from topologies.pipeline.shapes import Misshapen, Shaped
 
 
 def judging(the_answer: Answer, *, live: bool = False, now_ms: int = NOW) -> Any:

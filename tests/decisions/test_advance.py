@@ -69,16 +69,18 @@ from topologies.decisions.decision import (
     Publish,
     Request,
     RunSegment,
+    StartSweep,
 )
 from topologies.decisions.publication import publication_id
-from topologies.pipeline.model import Cardinality, Pipeline
+from topologies.pipeline.model import Pipeline
+from topologies.pipeline.steps import Cardinality
 
 
 def advancing(local: Doing = IDLE, *, now_ms: int = NOW) -> Any:
     """The question: what does the execution do next?"""
 
     def ask(known: Given) -> Decisions:
-        return advance(known.pipeline, known.the_execution, known.rows, local, now_ms=now_ms)
+        return advance(known.pipeline, known.the_execution, known.rows, local, local, now_ms=now_ms)
 
     return ask
 
@@ -318,6 +320,7 @@ PARKING = [
     Append(facts.BoundaryDispatchCompleted(EXECUTION, NOW, UNIT, 3, 2)),
     Append(suspended()),
     CloseSession(UNIT),
+    StartSweep(UNIT),
 ]
 
 

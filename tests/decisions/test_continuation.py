@@ -51,12 +51,14 @@ from topologies.decisions.decision import (
     CloseSession,
     Decisions,
     EmitContinuation,
+    EndSweep,
     HoldCompletion,
     NoOp,
     Offer,
     WriteOutput,
 )
-from topologies.pipeline.model import Cardinality, Pipeline
+from topologies.pipeline.model import Pipeline
+from topologies.pipeline.steps import Cardinality
 
 DUE = NOW + limits.CONTINUATION_TIMEOUT_MS
 
@@ -138,7 +140,7 @@ def test_the_sweep_emits_each_completed_item_once_and_moves_the_cursor() -> None
     known = given(stream(), *parked(4, answered=3))
     after = known.when(sweeping(0, 2)).then(*emitted(0), *emitted(1), Append(swept(2)))
     after = after.when(sweeping(2, 4)).then(*emitted(2), Append(swept(4)))
-    after.when(sweeping(0, 4)).then(Append(swept(4)))
+    after.when(sweeping(0, 4)).then(EndSweep(UNIT))
 
 
 @pytest.mark.parametrize(

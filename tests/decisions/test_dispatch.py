@@ -29,15 +29,9 @@ from tests.decisions.given import (
     stream,
     streaming,
 )
-from topologies.decisions.decision import Append, Decision, NoOp, Request
-from topologies.decisions.dispatch import (
-    KEY_CHARS_MAX,
-    SourceItem,
-    dispatch,
-    dispatch_items,
-    idempotency_key,
-    open_unit,
-)
+from topologies.decisions.decision import Append, Decision, JudgeHeld, NoOp, Request
+from topologies.decisions.dispatch import dispatch, dispatch_items, open_unit
+from topologies.pipeline.items import KEY_CHARS_MAX, SourceItem, idempotency_key
 from topologies.pipeline.payloads import PayloadType
 
 
@@ -58,9 +52,9 @@ def shape(decisions: list[Decision]) -> list[Any]:
 def test_items_go_out_in_order_with_one_request_each_and_the_end_in_the_same_list() -> None:
     """DESIGN 7: after the last dispatch the source is never needed again."""
     known = given(stream(), *streaming(2, live=True))
-    step = known.pipeline.await_step(AWAIT)
+    known.pipeline.await_step(AWAIT)
     decided = known.when(
-        lambda g: dispatch_items(step, g.the_execution, g.the_unit, 2, items(2, 3), (), ended=True, now_ms=NOW)
+        lambda g: dispatch_items(g.pipeline, g.the_execution, g.the_unit, 2, items(2, 3), (), ended=True, now_ms=NOW)
     )
     assert shape(decided.decisions) == shape([*sent(2), *sent(3), Append(source_ended(4))])
     after = decided.folded()
@@ -69,36 +63,36 @@ def test_items_go_out_in_order_with_one_request_each_and_the_end_in_the_same_lis
 
 def test_a_stream_may_end_without_another_item() -> None:
     known = given(stream(), *streaming(2, live=True))
-    step = known.pipeline.await_step(AWAIT)
-    known.when(lambda g: dispatch_items(step, g.the_execution, g.the_unit, 2, [], (), ended=True, now_ms=NOW)).then(
-        Append(source_ended(2))
-    )
+    known.pipeline.await_step(AWAIT)
+    known.when(
+        lambda g: dispatch_items(g.pipeline, g.the_execution, g.the_unit, 2, [], (), ended=True, now_ms=NOW)
+    ).then(Append(source_ended(2)))
 
 
 def test_more_may_follow() -> None:
     known = given(stream(), *streaming(0, live=True))
-    step = known.pipeline.await_step(AWAIT)
+    known.pipeline.await_step(AWAIT)
     decided = known.when(
-        lambda g: dispatch_items(step, g.the_execution, g.the_unit, 0, items(0), (), ended=False, now_ms=NOW)
+        lambda g: dispatch_items(g.pipeline, g.the_execution, g.the_unit, 0, items(0), (), ended=False, now_ms=NOW)
     )
     assert shape(decided.decisions) == shape(sent(0))
 
 
 def test_no_request_leaves_for_items_whose_answer_is_held() -> None:
     known = given(stream(), *streaming(0, live=True))
-    step = known.pipeline.await_step(AWAIT)
+    known.pipeline.await_step(AWAIT)
     decided = known.when(
-        lambda g: dispatch_items(step, g.the_execution, g.the_unit, 0, items(0, 1), {0}, ended=False, now_ms=NOW)
+        lambda g: dispatch_items(g.pipeline, g.the_execution, g.the_unit, 0, items(0, 1), {0}, ended=False, now_ms=NOW)
     )
-    assert shape(decided.decisions) == shape([Append(dispatched(0, requested=False)), *sent(1)])
+    assert shape(decided.decisions) == shape([Append(dispatched(0, requested=False)), JudgeHeld(UNIT, 0), *sent(1)])
 
 
 def test_items_that_were_pulled_before_the_execution_ended_are_dropped() -> None:
     known = given(stream(), *streaming(1, live=True), closed("CANCELLED"), cancelled())
-    step = known.pipeline.await_step(AWAIT)
+    known.pipeline.await_step(AWAIT)
     known.when(
-        lambda g: dispatch_items(step, g.the_execution, g.the_unit, 1, items(1), (), ended=True, now_ms=NOW)
-    ).then(NoOp("unit-closed"))
+        lambda g: dispatch_items(g.pipeline, g.the_execution, g.the_unit, 1, items(1), (), ended=True, now_ms=NOW)
+    ).then(NoOp("session-outlived"))
 
 
 def test_the_deadline_counts_from_dispatch() -> None:

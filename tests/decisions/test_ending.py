@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from schemas.envelopes import Reply, SubmitCommand
 from schemas.facts import Fact
+from schemas.limits import MESSAGE_CHARS_MAX
 from state.unit import UnitStatus
 from tests.decisions.given import (
     EXECUTION,
@@ -36,7 +37,7 @@ from tests.decisions.given import (
     succeeded,
 )
 from topologies.decisions.decision import Append, CloseSession, DeadLetterExecution, Decisions, NoOp, SendReply
-from topologies.decisions.ending import MESSAGE_CHARS_MAX, cancel, fail
+from topologies.decisions.ending import cancel, fail
 from topologies.decisions.submission import submit
 from topologies.pipeline.payload_list import join_payloads, split_payloads
 
@@ -110,7 +111,7 @@ def test_a_long_message_is_cut() -> None:
 
 def submitting(reply_id: str | None = None) -> Any:
     command = SubmitCommand(EXECUTION, TENANT, "shop", "key-1", INPUT, reply_id=reply_id)
-    return lambda here: submit(command, here.execution, now_ms=NOW)
+    return lambda here: submit(here.pipeline, command, here.execution, now_ms=NOW)
 
 
 def test_a_submission_starts_an_execution() -> None:

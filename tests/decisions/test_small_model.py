@@ -20,7 +20,7 @@ from tests.decisions.given import NO, TO_OBJECT, TO_TOPIC, scalar, stream, strea
 from tests.decisions.small_model import Scenario, explore
 from topologies.decisions import admission, continuation, dispatch, ending, timeout
 from topologies.decisions.decision import Append, Decisions, NoOp, Request
-from topologies.pipeline.model import Skip, Value
+from topologies.pipeline.steps import Skip, Value
 
 
 def troubles(**budget: int) -> tuple[tuple[str, int], ...]:

@@ -39,7 +39,8 @@ from topologies.decisions.decision import (
     Offer,
 )
 from topologies.decisions.timeout import expire
-from topologies.pipeline.model import Pipeline, Skip, Value
+from topologies.pipeline.model import Pipeline
+from topologies.pipeline.steps import Skip, Value
 
 SKIP = Skip()
 VALUE = Value(json=NO)

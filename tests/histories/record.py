@@ -18,7 +18,7 @@ from schemas.facts import Fact
 from state.folding import Row
 from tests.decisions.given import NO, TO_OBJECT, TO_TOPIC, DictRows, scalar, stream, stream_to_total
 from tests.decisions.small_model import Scenario, World
-from topologies.pipeline.model import Skip, Value
+from topologies.pipeline.steps import Skip, Value
 
 FOLDER = Path(__file__).parent
 

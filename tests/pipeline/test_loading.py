@@ -14,23 +14,18 @@ from hypothesis import strategies as st
 from schemas import limits
 from schemas.errors import PipelineError, Problem
 from tests.pipeline.conftest import ENVIRON, ORDERS, PAYMENTS, SECRET, Load, Problems
-from topologies.pipeline.model import (
-    BROKER_DEFAULT,
-    Cardinality,
-    Completion,
-    KafkaTransport,
+from topologies.pipeline.ends import (
     ObjectOutput,
     ObjectSource,
-    Pipeline,
-    Retry,
-    RunStep,
-    Skip,
     TopicOutput,
     TopicSource,
-    Value,
     fill_template,
     template_fields,
 )
+from topologies.pipeline.model import BROKER_DEFAULT, Pipeline
+from topologies.pipeline.projection import Completion
+from topologies.pipeline.steps import Cardinality, Retry, RunStep, Skip, Value, streams_into
+from topologies.pipeline.transports import KafkaTransport
 from topologies.reading.document import kebab_case
 from topologies.reading.loading import load_pipeline
 
@@ -95,17 +90,17 @@ def test_the_await_step_of_the_example() -> None:
 
 def test_the_demo_loads() -> None:
     pipeline = load_pipeline(ROOT / "topologies/csv_payments/pipeline.yaml", environ=ENVIRON)
-    assert pipeline.is_itemised(1)
-    assert pipeline.suffix_stop(1) == 5
+    assert pipeline.await_step(1).itemised
+    assert pipeline.await_step(1).suffix_stop == 5
 
 
 def test_shape_of_a_pipeline() -> None:
     pipeline = orders()
     assert pipeline.name == "orders"
     assert [pipeline.next_await(index) for index in range(8)] == [1, 1, 3, 3, 6, 6, 6, None]
-    assert [pipeline.is_itemised(index) for index in (1, 3, 6)] == [False, True, False]
-    assert [pipeline.suffix_stop(index) for index in (1, 3, 6)] == [5, 5, 7]
-    assert [pipeline.streams_into(index) for index in range(7)] == [False, False, False, True, True, True, False]
+    assert [pipeline.await_step(index).itemised for index in (1, 3, 6)] == [False, True, False]
+    assert [pipeline.await_step(index).suffix_stop for index in (1, 3, 6)] == [5, 5, 7]
+    assert [streams_into(pipeline.steps, index) for index in range(7)] == [False, False, False, True, True, True, False]
     assert [pipeline.item_type(index).name for index in (0, 1, 5, 7)] == ["domain:Order"] * 3 + ["domain:Decision"]
     assert [step.step_id for step in pipeline.await_steps] == ["ask-warehouse", "ask-shop", "ask-again"]
     assert pipeline.find_step("collect") is pipeline.step(5)

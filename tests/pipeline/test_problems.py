@@ -123,7 +123,7 @@ MISTAKES = {
     "projector with arguments": Mistake("      transport:\n", "      completion: {type: domain:Choice, projector: steps:NeedsMore}\n      transport:\n", f"{AWAIT}.await.completion.projector", "cannot be constructed", "no constructor arguments", "completion:"),
     "onTimeout says nothing": Mistake("    owner:", "    onTimeout: {skip: false}\n    owner:", f"{AWAIT}.onTimeout", "needs skip: true or a value", "one of the two", "onTimeout"),
     "onTimeout says both": Mistake("    owner:", "    onTimeout: {skip: true, value: {}}\n    owner:", f"{AWAIT}.onTimeout", "needs skip: true or a value", "one of the two", "onTimeout"),
-    "onTimeout of another type": Mistake("    owner:", "    onTimeout: {value: {status: Rejected}}\n    owner:", f"{AWAIT}.onTimeout.value", "the value is no domain:PaymentStatus", "output type", "onTimeout"),
+    "onTimeout of another type": Mistake("    owner:", "    onTimeout: {value: {status: Rejected}}\n    owner:", f"{AWAIT}.onTimeout.value", "the value is not a domain:PaymentStatus", "output type", "onTimeout"),
     # ends
     "unknown source": Mistake("from: object", "from: folder", "input.from", "unknown from 'folder'", "object, topic, checkpoint"),
     "unknown provider": Mistake("from: object, provider: filesystem", "from: object, provider: s3", "input.provider", "unknown provider 's3'", "filesystem"),

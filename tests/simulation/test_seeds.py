@@ -10,7 +10,8 @@ import os
 import pytest
 
 from streams.simulation.planted import PLANTS, planted
-from streams.simulation.run import STEPS, Coverage, Failed, simulate
+from streams.simulation.run import simulate
+from streams.simulation.world import STEPS, Coverage, Failed
 
 SEEDS = int(os.environ.get("KAWAIT_SEEDS", "300"))
 PART = 100

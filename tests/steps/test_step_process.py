@@ -19,12 +19,11 @@ import pytest
 from schemas.errors import StepError
 from schemas.facts import BoundaryCompletionAdmitted, ContinuationAttemptFailed, ContinuationCompleted
 from streams.author.calls import Author, Items, LocalAuthor, Outcome, StepProcessEnded, StreamAsked
-from streams.author.segments import describe_error
-from streams.author.shaping import Unshaped
+from streams.author.errors import describe_error
 from streams.author.step_process import StepProcess
-from streams.settings import PipelineChoice
 from streams.testing.driver import TopologyTestDriver
-from topologies.decisions.admission import Misshapen, Shape
+from topologies.pipeline.shapes import Misshapen, Shape, Unshaped
+from topologies.reading.choice import PipelineChoice
 
 PIPELINE = Path(__file__).parent / "project" / "pipeline.yaml"
 AWAIT = 1
@@ -197,7 +196,7 @@ def test_it_ends_with_its_worker(tmp_path: Path) -> None:
     program = f"""
         import threading, time
         from pathlib import Path
-        from streams.settings import PipelineChoice
+        from topologies.reading.choice import PipelineChoice
         from streams.author.step_process import StepProcess
         process = StepProcess(PipelineChoice(path=Path({str(PIPELINE)!r})))
         process.wait_ready()

@@ -10,11 +10,10 @@ import pytest
 
 from schemas import limits
 from streams.author.calls import Items, LocalAuthor, Outcome, StreamAsked
-from streams.author.shaping import Unshaped
 from streams.engine.loop import TransactionalLoop
 from streams.engine.task import Outputs
-from topologies.decisions.admission import Shape
-from topologies.decisions.dispatch import SourceItem
+from topologies.pipeline.items import SourceItem
+from topologies.pipeline.shapes import Shape, Unshaped
 
 JOB, INBOX, TRANSACTION = 20_000, 60_000, 50_000
 ITEM = 3_000

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from streams.testing.driver import InlinePool, TopologyTestDriver
+from streams.testing.driver import TopologyTestDriver
+from streams.testing.inline_pool import InlinePool
 from tests.topologies.outside import SECRET
 from topologies.reading.loading import load_pipeline
 

@@ -230,9 +230,12 @@ def test_a_call_that_overstays_is_given_up(make: Any, script: Any) -> None:
         let_go.wait(10)
 
     script.effects["check"] = stay
+    driver.run()
     pool = ThreadPool(1, driver.clock)
-    core = driver.worker.core
-    core.pool = driver.worker.loops["core"]._pool = pool
+    loop = driver.worker.loops["core"]
+    loop._pool = pool
+    for task in set(loop.tasks.values()):
+        task.agenda._pool = pool
     driver.worker.pools[0] = pool
     execution = driver.submit(LINE)
     for _ in range(50):

@@ -20,39 +20,20 @@ import msgspec
 
 from schemas import facts, limits
 from schemas.envelopes import ProviderCompletion
-from schemas.identity import InteractionRef
+from schemas.identity import InteractionRef, execution_of
 from state.execution import ExecutionRecord, ExecutionStatus
 from state.interaction import InteractionRecord, InteractionStatus
 from state.unit import UnitRecord, UnitStatus
 from topologies.decisions.continuation import after_completion
-from topologies.decisions.decision import Append, Decisions, Duplicate, NoOp, Refuse, Request
-from topologies.pipeline.model import AwaitStep, Pipeline, Value
+from topologies.decisions.decision import Append, Decisions, Duplicate, JudgeHeld, NoOp, Refuse, Request
+from topologies.pipeline.model import Pipeline
 from topologies.pipeline.payloads import PayloadType
+from topologies.pipeline.shapes import Misshapen, Shape, Shaped, Unshaped
+from topologies.pipeline.steps import AwaitStep, Value
 
 _replace = msgspec.structs.replace
 _PENDING, _COMPLETED, _HELD = InteractionStatus.PENDING, InteractionStatus.COMPLETED, InteractionStatus.HELD
 _TIMED_OUT = InteractionStatus.TIMED_OUT
-
-
-class Shaped(msgspec.Struct, frozen=True, gc=False):
-    """A payload of the right type.
-
-    Attributes:
-        completion: Canonical output of the step; None while no request exists that a projector could project it with.
-        answer: What the actor sent, as it came, where a projector made the completion; else None.
-    """
-
-    completion: bytes | None
-    answer: bytes | None
-
-
-class Misshapen(msgspec.Struct, frozen=True, gc=False):
-    """A payload that is not of the step's type, or that its projector refused."""
-
-    detail: str
-
-
-Shape = Shaped | Misshapen
 
 
 class Answer(msgspec.Struct, frozen=True, gc=False):
@@ -109,7 +90,7 @@ def admit(pipeline: Pipeline, answer: Answer, rows: Standing, *, live: bool, now
     if (
         shape.completion is None
     ):  # it was shaped before its request was there to project it with: keep it, judge it next
-        return [_held_fact(answer, now_ms)]
+        return [_held_fact(answer, now_ms), JudgeHeld(answer.ref.unit_id, answer.ref.item_index)]
     fact = facts.BoundaryCompletionAdmitted(
         answer.ref.execution_id,
         now_ms,
@@ -123,6 +104,11 @@ def admit(pipeline: Pipeline, answer: Answer, rows: Standing, *, live: bool, now
     return [Append(fact), *after_completion(pipeline, execution, rows.unit, fact, live=live, now_ms=now_ms)]
 
 
+def refuse_stranger(completion: ProviderCompletion) -> Decisions:
+    """An answer that names no interaction at all."""
+    return [Refuse("unknown", f"{completion.interaction_id[:80]!r} is no interaction id", None)]
+
+
 def _step_of(pipeline: Pipeline, ref: InteractionRef) -> AwaitStep | None:
     """The await step that an interaction id names, when it can have such an interaction."""
     if ref.step_index >= len(pipeline.steps):
@@ -130,7 +116,7 @@ def _step_of(pipeline: Pipeline, ref: InteractionRef) -> AwaitStep | None:
     step = pipeline.steps[ref.step_index]
     if not isinstance(step, AwaitStep):
         return None
-    return step if pipeline.is_itemised(step.index) == (ref.item_index is not None) else None
+    return step if step.itemised == (ref.item_index is not None) else None
 
 
 def _proven(step: AwaitStep, answer: Answer) -> bool:
@@ -270,7 +256,7 @@ def admit_held(pipeline: Pipeline, answer: Answer, rows: Standing, *, live: bool
 
 def _request_of(interaction: InteractionRecord) -> facts.BoundaryInteractionDispatched:
     return facts.BoundaryInteractionDispatched(
-        interaction.unit_id.rsplit(".", 1)[0],
+        execution_of(interaction.unit_id),
         interaction.dispatched_at_ms,
         interaction.unit_id,
         interaction.item_index,
@@ -301,3 +287,17 @@ def admit_timeout_value(
         execution.execution_id, now_ms, unit.unit_id, interaction.item_index, value.json, None, None, now_ms
     )
     return [Append(fact), *after_completion(pipeline, execution, unit, fact, live=live, now_ms=now_ms)]
+
+
+def unshaped(
+    step: AwaitStep, row: InteractionRecord | None, completion: ProviderCompletion, recorded_at_ms: int
+) -> Unshaped:
+    """What the shape of an answer depends on.
+
+    A projector is not run where there is no request yet, nor again for an interaction that was answered (BEHAVIOUR hole 24).
+    """
+    payload, actor = completion.payload, completion.actor or ""
+    projection = step.projection
+    if projection is None or row is None or row.status is not _PENDING or row.projector != projection.name:
+        return Unshaped(step.index, payload, None, "", actor, recorded_at_ms)
+    return Unshaped(step.index, payload, row.request, completion.interaction_id, actor, recorded_at_ms)

@@ -2,7 +2,7 @@
 
 Theory of operation. `advance` is level-triggered: it looks at what is true and says what is missing, so it is right after every event,
 after a restart, and twice in a row. The shell calls it for each execution that a batch touched, and for each open one it takes over,
-until it says nothing more. `Local` tells it what this process is doing already; nothing durable depends on that.
+until it says nothing more. `LocalWork` and `LocalSessions` tell it what this process is doing already; nothing durable depends on that.
 
     QUEUED, RUNNING   at a run step   -> run the segment up to the next boundary; a stream into an await opens its unit and a session
                       at an await     -> open the unit, send the request, park
@@ -23,23 +23,29 @@ from state.interaction import InteractionRecord, InteractionStatus
 from state.keys import interaction_key, unit_key
 from state.unit import UnitRecord, UnitStatus
 from topologies.decisions import publication
-from topologies.decisions.decision import Append, CloseSession, Decisions, OpenSession, RunSegment
-from topologies.decisions.dispatch import SourceItem, dispatch, idempotency_key, open_unit
+from topologies.decisions.decision import Append, CloseSession, Decisions, OpenSession, RunSegment, StartSweep
+from topologies.decisions.dispatch import dispatch, open_unit
 from topologies.decisions.ending import fail
-from topologies.pipeline.model import AwaitStep, Pipeline
+from topologies.pipeline.items import SourceItem, idempotency_key
+from topologies.pipeline.model import Pipeline
+from topologies.pipeline.steps import AwaitStep
 
 
-class Local(Protocol):
-    """What this process is doing for an execution; lost with the process, and nothing depends on it."""
+class LocalWork(Protocol):
+    """What this process is running for an execution; lost with the process, and nothing depends on it."""
 
     def is_running(self, execution_id: str) -> bool:
         """A segment, a publication or a collection of it is on the worker pool."""
 
-    def has_session(self, unit_id: str) -> bool:
+
+class LocalSessions(Protocol):
+    """The sessions of this process; lost with the process, and nothing depends on them."""
+
+    def has(self, unit_id: str) -> bool:
         """A session reads the source of this unit."""
 
-    def parking_count(self, unit_id: str) -> int | None:
-        """Set when its session can do no more than park it: the items with a stored answer, counted from rows."""
+    def parking_count(self, unit: UnitRecord) -> int | None:
+        """Set when the session of a unit can do no more than park it: the items with a stored answer."""
 
 
 class View(Protocol):
@@ -53,12 +59,13 @@ def advance(
     pipeline: Pipeline,
     execution: ExecutionRecord,
     view: View,
-    local: Local,
+    work: LocalWork,
+    sessions: LocalSessions,
     *,
     now_ms: int,
 ) -> Decisions:
     """What the execution does next; nothing when it waits for something that will wake it."""
-    if execution.is_terminal or local.is_running(execution.execution_id):
+    if execution.is_terminal or work.is_running(execution.execution_id):
         return []
     unit: UnitRecord | None = view.get(unit_key(execution.await_unit_id)) if execution.await_unit_id else None
     match execution.status:
@@ -68,7 +75,7 @@ def advance(
         case ExecutionStatus.WAIT_RETRY if (execution.due_ms or 0) > now_ms:
             return []
         case _:
-            return _go_on(pipeline, execution, unit, view, local, now_ms=now_ms)
+            return _go_on(pipeline, execution, unit, view, sessions, now_ms=now_ms)
 
 
 def _release(pipeline: Pipeline, execution: ExecutionRecord, unit: UnitRecord, *, now_ms: int) -> Decisions:
@@ -96,7 +103,7 @@ def _release(pipeline: Pipeline, execution: ExecutionRecord, unit: UnitRecord, *
 
 def _release_itemised(pipeline: Pipeline, execution: ExecutionRecord, unit: UnitRecord, *, now_ms: int) -> Decisions:
     """Every item has its outputs: the execution goes on at the next aggregate, or at the end with the unit still open."""
-    stop = pipeline.suffix_stop(unit.step_index)
+    stop = pipeline.await_step(unit.step_index).suffix_stop
     released: Decisions = [Append(_resume_at(execution, unit, stop, now_ms)), CloseSession(unit.unit_id)]
     if stop < len(pipeline.steps):
         released.insert(
@@ -116,16 +123,16 @@ def _go_on(
     execution: ExecutionRecord,
     unit: UnitRecord | None,
     view: View,
-    local: Local,
+    sessions: LocalSessions,
     *,
     now_ms: int,
 ) -> Decisions:
     if execution.step_index == len(pipeline.steps):
         return publication.prepare(pipeline, execution, unit, now_ms=now_ms)
     if unit is not None and unit.itemised and unit.is_open and unit.step_index >= execution.step_index:
-        return _dispatching(pipeline, execution, unit, local, now_ms=now_ms)
+        return _dispatching(pipeline, execution, unit, sessions, now_ms=now_ms)
     boundary = pipeline.next_await(execution.step_index)
-    if boundary is not None and pipeline.is_itemised(boundary):
+    if boundary is not None and pipeline.await_step(boundary).itemised:
         return _open_stream(pipeline, execution, boundary, view, now_ms=now_ms)
     if boundary == execution.step_index:
         return _ask(pipeline, execution, pipeline.await_step(boundary), view, now_ms=now_ms)
@@ -151,16 +158,16 @@ def _open_stream(
 
 
 def _dispatching(
-    pipeline: Pipeline, execution: ExecutionRecord, unit: UnitRecord, local: Local, *, now_ms: int
+    pipeline: Pipeline, execution: ExecutionRecord, unit: UnitRecord, sessions: LocalSessions, *, now_ms: int
 ) -> Decisions:
     """A unit whose stream is being dispatched, live or not."""
     if unit.source_count is not None and unit.outputs == unit.source_count:
         return _release_itemised(pipeline, execution, unit, now_ms=now_ms)
     if unit.source_count is not None:
-        completed = local.parking_count(unit.unit_id) if unit.live else unit.completed
+        completed = sessions.parking_count(unit) if unit.live else unit.completed
         if completed is not None:
             return park(execution, unit, completed=completed, now_ms=now_ms)
-    if local.has_session(unit.unit_id):
+    if sessions.has(unit.unit_id):
         return []
     start = [_start(execution, now_ms)] if execution.status is not ExecutionStatus.RUNNING else []
     return [*start, OpenSession(execution.execution_id, unit.unit_id)]
@@ -175,6 +182,7 @@ def park(execution: ExecutionRecord, unit: UnitRecord, *, completed: int, now_ms
         ),
         Append(facts.SegmentSuspended(execution.execution_id, now_ms, unit.unit_id)),
         CloseSession(unit.unit_id),
+        StartSweep(unit.unit_id),
     ]
 
 
@@ -189,8 +197,8 @@ def _ask(
     """A scalar await: open the unit, send the one request and park, all in one transaction (no gap for an early answer)."""
     request = segment_input(execution, view)
     if request is None or len(request) > limits.PAYLOAD_BYTES_MAX:
-        size = "missing" if request is None else f"{len(request)} bytes"
-        message = f"the request of step {step.step_id} is {size}; at most {limits.PAYLOAD_BYTES_MAX} bytes can be sent (limits.PAYLOAD_BYTES_MAX)"
+        which = f"the request of step {step.step_id}"
+        message = f"{which} is missing" if request is None else limits.payload_problem(which, len(request))
         return fail(pipeline, execution, None, code="REQUEST_TOO_LARGE", message=message, now_ms=now_ms)
     unit_id = unit_id_of(execution.execution_id, step.index)
     key = idempotency_key(step, execution.execution_id, step.input.validate_json(request), None)

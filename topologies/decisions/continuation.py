@@ -17,13 +17,25 @@ from collections.abc import Iterable
 
 from schemas import facts, limits
 from schemas.envelopes import Continuation, ContinuationCompletion
+from schemas.limits import MESSAGE_CHARS_MAX
 from state.execution import ExecutionRecord, ExecutionStatus
 from state.interaction import InteractionRecord, InteractionStatus
 from state.item import ItemRecord, ItemStatus
 from state.unit import UnitRecord
-from topologies.decisions.decision import Append, Decisions, EmitContinuation, HoldCompletion, NoOp, Offer, WriteOutput
-from topologies.decisions.ending import MESSAGE_CHARS_MAX, fail
-from topologies.pipeline.model import Pipeline, RunStep, TopicOutput
+from topologies.decisions.decision import (
+    Append,
+    Decisions,
+    EmitContinuation,
+    EndSweep,
+    HoldCompletion,
+    NoOp,
+    Offer,
+    WriteOutput,
+)
+from topologies.decisions.ending import fail
+from topologies.pipeline.ends import TopicOutput
+from topologies.pipeline.model import Pipeline
+from topologies.pipeline.steps import RunStep
 
 
 def gates_open(execution: ExecutionRecord, unit: UnitRecord) -> bool:
@@ -64,7 +76,7 @@ def emit(
 ) -> Decisions:
     """Emit the continuation record of one item; the wait for its answer has a deadline that doubles with each emission."""
     due_ms = now_ms + limits.CONTINUATION_TIMEOUT_MS * 2**emissions
-    stop = pipeline.suffix_stop(unit.step_index)
+    stop = pipeline.await_step(unit.step_index).suffix_stop
     created = facts.ContinuationSegmentCreated(
         execution.execution_id, now_ms, unit.unit_id, item_index, attempt, unit.step_index + 1, due_ms
     )
@@ -84,14 +96,16 @@ def emit(
 
 def sweep(
     pipeline: Pipeline,
-    execution: ExecutionRecord,
+    execution: ExecutionRecord | None,
     unit: UnitRecord,
     rows: Iterable[tuple[InteractionRecord, ItemRecord | None]],
     cursor: int,
     *,
     now_ms: int,
 ) -> Decisions:
-    """Emit the continuations of one slice of a parked unit and move the cursor past it."""
+    """Emit the continuations of one slice of a parked unit and move the cursor past it; with nothing left to emit, end the sweep."""
+    if execution is None or not unit.is_open or unit.cursor >= (unit.expected or 0):
+        return [EndSweep(unit.unit_id)]
     decisions: Decisions = []
     for interaction, item in rows:
         if interaction.status is not InteractionStatus.COMPLETED or interaction.completion is None:
@@ -136,7 +150,9 @@ def complete_item(
     done = facts.ContinuationCompleted(
         execution.execution_id, now_ms, unit.unit_id, result.item_index, result.attempt, result.outputs
     )
-    to_topic = isinstance(pipeline.output, TopicOutput) and pipeline.suffix_stop(unit.step_index) == len(pipeline.steps)
+    to_topic = isinstance(pipeline.output, TopicOutput) and pipeline.await_step(unit.step_index).suffix_stop == len(
+        pipeline.steps
+    )
     outputs = [WriteOutput(execution.execution_id, payload) for payload in result.outputs] if to_topic else []
     return [Append(done), *outputs]
 

@@ -12,7 +12,7 @@ import msgspec
 
 from schemas.envelopes import Continuation, Reply
 from schemas.facts import BoundaryInteractionDispatched, Fact
-from topologies.pipeline.model import AwaitStep
+from topologies.pipeline.steps import AwaitStep
 
 
 class Append(msgspec.Struct, frozen=True, gc=False):
@@ -70,11 +70,53 @@ class DeadLetterExecution(msgspec.Struct, frozen=True, gc=False):
     value: bytes
 
 
+class DeadLetterRecord(msgspec.Struct, frozen=True, gc=False):
+    """Write the record that is being decided to the dead-letter topic: it can never be what its topic carries.
+
+    Attributes:
+        reason: In kebab case, as in `schemas.errors.PoisonRecord`.
+    """
+
+    reason: str
+    detail: str
+
+
+class Forward(msgspec.Struct, frozen=True, gc=False):
+    """Write the record that is being decided to the partition where its execution lives (DESIGN 4)."""
+
+    partition: int
+
+
+class DeleteRows(msgspec.Struct, frozen=True, gc=False):
+    """Delete rows that retention lets go, and their changelog records."""
+
+    keys: list[bytes]
+
+
 class Offer(msgspec.Struct, frozen=True, gc=False):
     """After commit: give an admitted completion to the live session of its unit."""
 
     unit_id: str
     item_index: int
+
+
+class JudgeHeld(msgspec.Struct, frozen=True, gc=False):
+    """After commit: judge the answer that an interaction holds, projected first where its step says so."""
+
+    unit_id: str
+    item_index: int | None
+
+
+class StartSweep(msgspec.Struct, frozen=True, gc=False):
+    """After commit: go over the items of a parked unit, a slice a batch, and emit their continuations."""
+
+    unit_id: str
+
+
+class EndSweep(msgspec.Struct, frozen=True, gc=False):
+    """After commit: every item of the unit was gone over, or nobody waits for them any more."""
+
+    unit_id: str
 
 
 class RunSegment(msgspec.Struct, frozen=True, gc=False):
@@ -136,7 +178,13 @@ Decision = (
     | SendReply
     | Refuse
     | DeadLetterExecution
+    | DeadLetterRecord
+    | Forward
+    | DeleteRows
     | Offer
+    | JudgeHeld
+    | StartSweep
+    | EndSweep
     | RunSegment
     | OpenSession
     | CloseSession

@@ -2,44 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Container, Sequence
-from decimal import Decimal
-from typing import Any
 
-import msgspec
-
-from schemas import facts
-from state.execution import ExecutionRecord
+from schemas import facts, limits
+from state.execution import ExecutionRecord, ExecutionStatus
 from state.unit import UnitRecord
-from topologies.decisions.decision import Append, Decision, Decisions, NoOp, Request
-from topologies.pipeline.model import AwaitStep
-
-KEY_CHARS_MAX = 512
-"""Longest idempotency key as text; a longer one is replaced by its sha256 (a field may hold 200 kB)."""
-
-
-class SourceItem(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One item of the stream entering an itemised unit, ready to be sent."""
-
-    request: bytes
-    """Canonical JSON."""
-    idempotency_key: str
-
-
-def idempotency_key(step: AwaitStep, execution_id: str, value: Any, item_index: int | None) -> str:
-    """The provider's key for one request (BEHAVIOUR F6): step id, the declared fields in order, `<null>` for an absent one."""
-    parts = [step.step_id] if step.idempotency_key_fields else [execution_id, step.step_id]
-    known: dict[str, Any] = getattr(value, "__dict__", {})  # of a model; to ask it for each field takes longer
-    for field in step.idempotency_key_fields:
-        text = known.get(field)
-        if type(text) is not str and type(text) is not Decimal:  # else it prints as it does in JSON
-            text = step.input.field_text(value, field)
-        parts.append(f"{field}={text!s}")
-    if item_index is not None:
-        parts.append(f"item={item_index}")
-    key = ":".join(parts)
-    return key if len(key) <= KEY_CHARS_MAX else f"{step.step_id}:sha256={hashlib.sha256(key.encode()).hexdigest()}"
+from topologies.decisions.decision import Append, Decision, Decisions, JudgeHeld, NoOp, Request
+from topologies.decisions.ending import fail
+from topologies.pipeline.items import SourceItem
+from topologies.pipeline.model import Pipeline
+from topologies.pipeline.steps import AwaitStep
 
 
 def open_unit(step: AwaitStep, execution: ExecutionRecord, unit_id: str, *, itemised: bool, now_ms: int) -> Decision:
@@ -75,13 +47,14 @@ def dispatch(
         not held,
         step.projection.name if step.projection else None,
     )
-    return [Append(fact)] if held else [Append(fact), Request(step, execution.tenant_id, fact)]
+    follows = JudgeHeld(unit_id, item_index) if held else Request(step, execution.tenant_id, fact)
+    return [Append(fact), follows]
 
 
 def dispatch_items(
-    step: AwaitStep,
-    execution: ExecutionRecord,
-    unit: UnitRecord,
+    pipeline: Pipeline,
+    execution: ExecutionRecord | None,
+    unit: UnitRecord | None,
     first_index: int,
     items: Sequence[SourceItem],
     held: Container[int],
@@ -91,10 +64,18 @@ def dispatch_items(
 ) -> Decisions:
     """Dispatch the next items of a stream; with the last of them, in the same transaction, record that the source ended.
 
-    So a source that disappears after the last dispatch is never needed again (DESIGN 7).
+    So a source that disappears after the last dispatch is never needed again (DESIGN 7). Items that were pulled before the execution ended,
+    its stream failed or another owner dispatched them are nobody's.
     """
-    if not unit.is_open:
-        return [NoOp("unit-closed")]  # pulled before the execution ended
+    if execution is None or execution.status is not ExecutionStatus.RUNNING:
+        return [NoOp("session-outlived")]
+    if unit is None or not unit.is_open or unit.dispatched != first_index:
+        return [NoOp("session-outlived")]
+    step = pipeline.await_step(unit.step_index)
+    for index, item in enumerate(items, first_index):
+        if len(item.request) > limits.PAYLOAD_BYTES_MAX:
+            message = limits.payload_problem(f"item {index}", len(item.request))
+            return fail(pipeline, execution, unit, code="REQUEST_TOO_LARGE", message=message, now_ms=now_ms)
     decisions: Decisions = []
     for index, item in enumerate(items, first_index):
         decisions += dispatch(step, execution, unit.unit_id, index, item, held=index in held, now_ms=now_ms)

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from schemas import facts
 from schemas.envelopes import Reply
+from schemas.limits import MESSAGE_CHARS_MAX
 from state.execution import ExecutionRecord, ExecutionStatus
 from state.unit import UnitRecord, UnitStatus
-from topologies.decisions.decision import Append, CloseSession, DeadLetterExecution, Decisions, SendReply
+from topologies.decisions.decision import Append, CloseSession, DeadLetterExecution, Decisions, NoOp, SendReply
 from topologies.pipeline.model import Pipeline
-
-MESSAGE_CHARS_MAX = 2_000
-"""Error text kept on rows and in facts; the start says what happened."""
 
 
 def succeed(
@@ -50,6 +48,15 @@ def fail(
             Reply("", execution.execution_id, ExecutionStatus.FAILED, error_code=code, error_message=message),
         ),
     ]
+
+
+def give_up(
+    pipeline: Pipeline, execution: ExecutionRecord | None, unit: UnitRecord | None, detail: str, *, now_ms: int
+) -> Decisions:
+    """End an execution of which something can never be committed."""
+    if execution is None or execution.is_terminal:
+        return [NoOp("execution-outlived")]
+    return fail(pipeline, execution, unit, code="NOT_COMMITTABLE", message=detail, now_ms=now_ms)
 
 
 def cancel(execution: ExecutionRecord | None, unit: UnitRecord | None, *, reason: str, now_ms: int) -> Decisions:

@@ -7,11 +7,13 @@ terminal status and the closed unit in one transaction. Prepared but not complet
 from __future__ import annotations
 
 from schemas import facts, limits
+from schemas.limits import MESSAGE_CHARS_MAX
 from state.execution import ExecutionRecord, ExecutionStatus
 from state.unit import UnitRecord
 from topologies.decisions.decision import Append, Collect, Decisions, NoOp, Publish, WriteOutput
-from topologies.decisions.ending import MESSAGE_CHARS_MAX, fail, succeed
-from topologies.pipeline.model import ObjectOutput, Pipeline, TopicOutput
+from topologies.decisions.ending import fail, succeed
+from topologies.pipeline.ends import ObjectOutput, TopicOutput
+from topologies.pipeline.model import Pipeline
 from topologies.pipeline.payload_list import split_payloads
 
 
@@ -40,9 +42,17 @@ def prepare(pipeline: Pipeline, execution: ExecutionRecord, unit: UnitRecord | N
 
 
 def collected(
-    pipeline: Pipeline, execution: ExecutionRecord, unit: UnitRecord | None, result: bytes, *, many: bool, now_ms: int
+    pipeline: Pipeline,
+    execution: ExecutionRecord | None,
+    unit: UnitRecord | None,
+    result: bytes,
+    *,
+    many: bool,
+    now_ms: int,
 ) -> Decisions:
     """The result was gathered from committed rows: write it to the output topic, or keep it on the execution."""
+    if execution is None or execution.is_terminal:
+        return [NoOp("collection-outlived")]
     if isinstance(pipeline.output, TopicOutput):
         payloads = split_payloads(result) if many else [result]
         written: Decisions = [WriteOutput(execution.execution_id, payload) for payload in payloads]
@@ -50,9 +60,11 @@ def collected(
     return succeed(execution, unit, result=result, outputs=[], now_ms=now_ms)
 
 
-def published(execution: ExecutionRecord, unit: UnitRecord | None, outputs: list[str], *, now_ms: int) -> Decisions:
+def published(
+    execution: ExecutionRecord | None, unit: UnitRecord | None, outputs: list[str], *, now_ms: int
+) -> Decisions:
     """The effect is done: completed fact, closed unit and terminal status in one transaction."""
-    if execution.status is not ExecutionStatus.RUNNING or execution.publication_id is None:
+    if execution is None or execution.status is not ExecutionStatus.RUNNING or execution.publication_id is None:
         return [NoOp("publication-outlived")]
     done = facts.TerminalPublicationCompleted(execution.execution_id, now_ms, execution.publication_id, outputs)
     return [Append(done), *succeed(execution, unit, result=None, outputs=outputs, now_ms=now_ms)]
@@ -60,7 +72,7 @@ def published(execution: ExecutionRecord, unit: UnitRecord | None, outputs: list
 
 def publication_failed(
     pipeline: Pipeline,
-    execution: ExecutionRecord,
+    execution: ExecutionRecord | None,
     unit: UnitRecord | None,
     *,
     code: str,
@@ -69,7 +81,7 @@ def publication_failed(
     now_ms: int,
 ) -> Decisions:
     """The effect failed: try again later under the same id, or dead-letter."""
-    if execution.status is not ExecutionStatus.RUNNING or execution.publication_id is None:
+    if execution is None or execution.status is not ExecutionStatus.RUNNING or execution.publication_id is None:
         return [NoOp("publication-outlived")]
     if not retryable or execution.attempt >= limits.PUBLICATION_ATTEMPTS_MAX:
         return fail(pipeline, execution, unit, code=code, message=message, now_ms=now_ms)

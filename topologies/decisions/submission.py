@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from schemas import facts
+from schemas import facts, limits
 from schemas.envelopes import Reply, SubmitCommand
 from state.execution import ExecutionRecord
-from topologies.decisions.decision import Append, Decisions, NoOp, SendReply
+from topologies.decisions.decision import Append, DeadLetterRecord, Decisions, NoOp, SendReply
+from topologies.pipeline.model import Pipeline
+from topologies.pipeline.payloads import Misfit
 
 ACCEPTED = "ACCEPTED"
 """Status that the first submitter is told: from now on an answer for the execution is never unknown (CASES 4)."""
 
 
-def submit(command: SubmitCommand, execution: ExecutionRecord | None, *, now_ms: int) -> Decisions:
-    """Start an execution, or tell a second submitter how the first one stands."""
+def submit(pipeline: Pipeline, command: SubmitCommand, execution: ExecutionRecord | None, *, now_ms: int) -> Decisions:
+    """Start an execution, or tell a second submitter how the first one stands; an input that does not fit is dead-lettered."""
+    if execution is None and (problem := _misfit(pipeline, command)) is not None:
+        return [DeadLetterRecord("wrong-shape", problem)]
     if execution is not None:
         known = Reply(
             command.reply_id or "",
@@ -42,3 +46,16 @@ def submit(command: SubmitCommand, execution: ExecutionRecord | None, *, now_ms:
         ),
         *([SendReply(accepted)] if command.reply_id else []),
     ]
+
+
+def _misfit(pipeline: Pipeline, command: SubmitCommand) -> str | None:
+    """Why the input is none for this pipeline, or None when it fits."""
+    if command.pipeline != pipeline.name:
+        return f"it is for pipeline {command.pipeline}, this is {pipeline.name}"
+    if len(command.input) > limits.PAYLOAD_BYTES_MAX:
+        return limits.payload_problem("the input", len(command.input))
+    try:
+        pipeline.input_type.read(command.input)
+    except Misfit as misfit:
+        return str(misfit)
+    return None

@@ -12,7 +12,8 @@ from state.unit import UnitRecord, UnitStatus
 from topologies.decisions.admission import admit_timeout_value
 from topologies.decisions.decision import Append, Decisions, NoOp
 from topologies.decisions.ending import fail
-from topologies.pipeline.model import Pipeline, Skip, Value
+from topologies.pipeline.model import Pipeline
+from topologies.pipeline.steps import Skip, Value
 
 
 def expire(
@@ -24,11 +25,16 @@ def expire(
     live: bool,
     now_ms: int,
 ) -> Decisions:
-    """Expire one interaction: fail the execution, or do what the step's `onTimeout` says. First terminal write wins."""
+    """Expire one interaction: fail the execution, or do what the step's `onTimeout` says. First terminal write wins.
+
+    An answer that waits to be judged was there before the deadline; the timer is armed again if it is refused.
+    """
     if execution is None or unit is None or not unit.is_open or interaction is None:
         return [NoOp("timer-outlived")]
     if interaction.status is not InteractionStatus.PENDING or interaction.deadline_ms > now_ms:
         return [NoOp("timer-outlived")]
+    if interaction.answer is not None:
+        return [NoOp("held-answer-first")]
     step = pipeline.await_step(unit.step_index)
     resolution = (
         "skip" if isinstance(step.on_timeout, Skip) else "value" if isinstance(step.on_timeout, Value) else "fail"

@@ -5,24 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from schemas.topics import TOPICS, catalogue
-from topologies.pipeline.model import (
-    AwaitStep,
+from topologies.pipeline.ends import (
     CheckpointOutput,
     CheckpointSource,
-    KafkaTransport,
     ObjectOutput,
     ObjectSource,
-    Pipeline,
-    RunStep,
-    Skip,
-    SqsTransport,
-    Step,
     TopicOutput,
     TopicSource,
-    WebhookTransport,
 )
-from topologies.pipeline.payloads import Alternative
-from topologies.reading.flow import shown
+from topologies.pipeline.model import Pipeline
+from topologies.pipeline.payloads import Alternative, shown
+from topologies.pipeline.steps import AwaitStep, RunStep, Skip, Step
+from topologies.pipeline.transports import KafkaTransport, SqsTransport, WebhookTransport
 
 _UNITS = (("D", 86_400_000), ("H", 3_600_000), ("M", 60_000))
 
@@ -98,20 +92,20 @@ def _steps(pipeline: Pipeline) -> Iterator[str]:
             yield f"  boundary: {boundary_text(pipeline, step)}"
         taken = f"accepts {step.accepts.name}" if isinstance(step, RunStep) and step.accepts else step.input.name
         yield f"    {step.index}  {step.step_id:<{width}}  {step.cardinality:<12}  {taken} -> {step.output.name}"
-        yield from (f"       {' ' * width}  {line}" for line in _detail(pipeline, step))
+        yield from (f"       {' ' * width}  {line}" for line in _detail(step))
 
 
 def boundary_text(pipeline: Pipeline, step: AwaitStep) -> str:
     """How the await divides the pipeline."""
-    if not pipeline.is_itemised(step.index):
+    if not step.itemised:
         return "one unit an execution, one interaction"
-    stop = pipeline.suffix_stop(step.index)
+    stop = step.suffix_stop
     until = "the end" if stop == len(pipeline.steps) else f"step {stop} {pipeline.steps[stop].step_id}"
     return f"one unit an execution, one interaction an item; each item goes on by itself until {until}"
 
 
-def _detail(pipeline: Pipeline, step: Step) -> Iterator[str]:
-    return _run(step) if isinstance(step, RunStep) else _await(step, itemised=pipeline.is_itemised(step.index))
+def _detail(step: Step) -> Iterator[str]:
+    return _run(step) if isinstance(step, RunStep) else _await(step, itemised=step.itemised)
 
 
 def _run(step: RunStep) -> Iterator[str]:
@@ -202,7 +196,7 @@ def mermaid(pipeline: Pipeline) -> str:
     inside = False
     for step in pipeline.steps:
         if isinstance(step, AwaitStep):
-            lines += ["    end"] * inside + _boundary_node(pipeline, step)
+            lines += ["    end"] * inside + _boundary_node(step)
             inside = False
         else:
             if not inside:
@@ -233,9 +227,9 @@ def _edges_into(end: str, made: dict[Alternative, list[str]]) -> Iterator[tuple[
         yield start, end, ", ".join(shown(arm) for arm, starts in made.items() if start in starts)
 
 
-def _boundary_node(pipeline: Pipeline, step: AwaitStep) -> list[str]:
+def _boundary_node(step: AwaitStep) -> list[str]:
     node, outside = f"s{step.index}", f"outside{step.index}"
-    each = "an interaction an item" if pipeline.is_itemised(step.index) else "one interaction"
+    each = "an interaction an item" if step.itemised else "one interaction"
     asked, answered = step.transport.kind, step.transport.kind
     if isinstance(step.transport, KafkaTransport):
         asked, answered = step.transport.request_topic, step.transport.response_topic

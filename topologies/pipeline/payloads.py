@@ -19,7 +19,7 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 
-from pydantic import AliasChoices, BaseModel, TypeAdapter
+from pydantic import AliasChoices, BaseModel, TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 from typing_extensions import TypeAliasType, override
 
@@ -27,6 +27,9 @@ from schemas.errors import UsageError
 
 Alternative = Any
 """One arm as the author wrote it: a model class, or a parametrised `list`."""
+
+MISFITS_SHOWN = 5
+MISFIT_CHARS_MAX = 500
 
 NULL_TEXT = "<null>"
 """How an absent or null field prints in a key (BEHAVIOUR F6)."""
@@ -42,6 +45,20 @@ class PayloadTypeError(UsageError):
     def __init__(self, message: str, advice: str) -> None:
         self.advice = advice
         super().__init__(message)
+
+
+class Misfit(ValueError):
+    """A value is not of a payload type: what is wrong and where, without the value itself (nobody should read it in a log)."""
+
+    @classmethod
+    def of(cls, type_name: str, error: Exception) -> Misfit:
+        """From what a validator raised."""
+        if isinstance(error, ValidationError):
+            found = error.errors(include_url=False, include_input=False)[:MISFITS_SHOWN]
+            told = "; ".join(f"{'.'.join(map(str, each['loc'])) or 'value'}: {each['msg']}" for each in found)
+        else:
+            told = str(error)
+        return cls(f"not a {type_name}: {told}"[:MISFIT_CHARS_MAX])
 
 
 class PayloadType:
@@ -120,6 +137,17 @@ class PayloadType:
         """
         return self._serialize(value, by_alias=True, round_trip=True, warnings="error")
 
+    def read(self, data: bytes) -> Any:
+        """The typed value of JSON that comes from outside.
+
+        Raises:
+            Misfit: it is not JSON, or not of this type.
+        """
+        try:
+            return self.validate_json(data)
+        except (ValueError, RecursionError) as error:
+            raise Misfit.of(self.name, error) from error
+
     def same(self, left: bytes, right: bytes) -> bool:
         """Whether two canonical texts mean the same value: equal bytes, or equal once decoded (1.0 and 1.00)."""
         return left == right or bool(self.validate_json(left) == self.validate_json(right))
@@ -157,7 +185,7 @@ class PayloadType:
         for name in path.split("."):
             if value is None:
                 return NULL_TEXT
-            value = getattr(value, _fields_of(cast(Alternative, type(value)))[name])
+            value = getattr(value, _fields_of(cast("Alternative", type(value)))[name])
         return _text(value)
 
     def _is_exact_list(self, value: list[Any]) -> bool:
@@ -355,3 +383,9 @@ def _text(value: Any) -> str:
     if isinstance(plain, bool):
         return "true" if plain else "false"
     return str(plain)
+
+
+def shown(alternative: Alternative) -> str:
+    """An arm for a message."""
+    arguments = get_args(alternative)
+    return f"list[{shown(arguments[0])}]" if arguments else str(getattr(alternative, "__name__", alternative))

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from schemas.topics import TOPICS
-from topologies.pipeline.model import Cardinality, Projection, template_fields
+from topologies.pipeline.ends import template_fields
 from topologies.pipeline.payloads import PayloadType, PayloadTypeError
+from topologies.pipeline.projection import Projection
+from topologies.pipeline.steps import Cardinality
 from topologies.reading.advice import NOT_YET
 from topologies.reading.document import Node, Problems
 from topologies.reading.fields import Fields

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from topologies.pipeline.model import (
+from topologies.pipeline.ends import (
     CheckpointOutput,
     CheckpointSource,
     ObjectOutput,

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
-from topologies.pipeline.payloads import Alternative, PayloadType, PayloadTypeError
+from topologies.pipeline.payloads import Alternative, PayloadType, PayloadTypeError, shown
 from topologies.reading.document import Node, Problems
 
 
@@ -59,12 +59,6 @@ def check_flow(steps: Sequence[StepTypes], problems: Problems) -> PayloadType | 
             _refuse_untaken(step, reaching, problems)
             reaching = _arms(step.output)
     return None if reaching is None else _joined(steps[-1], reaching, problems)
-
-
-def shown(alternative: Alternative) -> str:
-    """An arm for a message."""
-    arguments = get_args(alternative)
-    return f"list[{shown(arguments[0])}]" if arguments else str(getattr(alternative, "__name__", alternative))
 
 
 def _arms(payload: PayloadType | None) -> Reaching | None:

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from schemas.errors import PipelineError, Problem
-from topologies.pipeline.model import BROKER_DEFAULT, AwaitStep, Pipeline, Retention, TokenKeys
+from topologies.pipeline.model import BROKER_DEFAULT, Pipeline, Retention, TokenKeys
+from topologies.pipeline.steps import AwaitStep, connected
 from topologies.reading.advice import TOKENS_ADVICE, TOP_HINTS
 from topologies.reading.binding import Binding
 from topologies.reading.document import SET_FILE, Node, Problems, apply_overrides, note_faults, read_document
@@ -153,7 +154,7 @@ class _Loader:
         retention = self._retention(fields)
         registry = self._registry(fields)
         fields.finish(TOP_HINTS)
-        steps = tuple(read.step for read in reads if read.step is not None)
+        steps = connected([read.step for read in reads if read.step is not None])
         if self._problems.found or input_type is None or output_type is None or len(steps) < len(reads):
             return None
         return Pipeline(

@@ -6,22 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from pydantic import ValidationError
-
 from schemas import limits
-from topologies.pipeline.model import (
-    AwaitStep,
-    Budget,
-    Cardinality,
-    KafkaTransport,
-    Retry,
-    RunStep,
-    Skip,
-    SqsTransport,
-    Step,
-    Value,
-)
-from topologies.pipeline.payloads import PayloadType
+from topologies.pipeline.payloads import Misfit, PayloadType
+from topologies.pipeline.steps import AwaitStep, Budget, Cardinality, Retry, RunStep, Skip, Step, Value
+from topologies.pipeline.transports import KafkaTransport, SqsTransport
 from topologies.reading.advice import AWAIT_HINTS, CARDINALITY_HINTS, INSIDE_AWAIT_HINTS, RUN_HINTS, TIMEOUT_ADVICE
 from topologies.reading.binding import Binding, not_yet
 from topologies.reading.document import Node, Problems, kebab_case
@@ -225,7 +213,14 @@ def _await_step(read: ReadStep, index: int, step_id: str, binding: Binding) -> A
     live, window, idle_ms = _live(inside)
     inside.finish(INSIDE_AWAIT_HINTS)
     projection_faulty = projection is None and inside.has("completion")
-    if types.input is None or types.output is None or timeout_ms is None or transport is None or projection_faulty:
+    if (
+        types.input is None
+        or types.output is None
+        or answer_type is None
+        or timeout_ms is None
+        or transport is None
+        or projection_faulty
+    ):
         return None
     return AwaitStep(
         index=index,
@@ -245,6 +240,7 @@ def _await_step(read: ReadStep, index: int, step_id: str, binding: Binding) -> A
         window=window,
         idle_ms=idle_ms,
         projection=projection,
+        answer_type=answer_type,
         on_timeout=on_timeout,
         remind_after_ms=remind_after_ms,
         assignee=assignee,
@@ -274,15 +270,8 @@ def _on_timeout(fields: Fields, output: PayloadType | None) -> Skip | Value | No
         return None
     try:
         return Value(json=output.to_json(output.validate(plain(node))))
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        message = (
-            f"the value is no {output.name}: {place}: {first['msg']}"
-            if place
-            else f"the value is no {output.name}: {first['msg']}"
-        )
-        choice.note("value", message, "write a value of the step's output type")
+    except ValueError as error:
+        choice.note("value", f"the value is {Misfit.of(output.name, error)}", "write a value of the step's output type")
         return None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Literal
 
-from topologies.pipeline.model import (
+from topologies.pipeline.transports import (
     InteractionApiTransport,
     KafkaTransport,
     PayloadFormat,

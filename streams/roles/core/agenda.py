@@ -5,57 +5,75 @@
     touched    executions that the open batch touched    |  advanced before the batch ends
     after      acts that the open batch decided          |  done once it is committed, forgotten when it did not happen
 
-The parts of a task (intake, deciding, sessions, local work) speak to it through this, and to each other where they must.
+The parts of a task (intake, deciders, sessions, local work) speak to it through this, and to each other where they must.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
 
-from streams.engine.pool import Job, Pool
-from streams.engine.task import Event, Task
+from streams.engine.pool import Done, Job, Pool
+from streams.engine.task import Entry, Task
 from streams.log.seam import Record
-
-Done = Callable[[Any, BaseException | None], None]
-"""Takes a job's result or its error, on the loop's thread."""
+from streams.roles.core.events import CoreEvent
 
 
 class Agenda:
     """What one task does next."""
 
     def __init__(self, task: Task, pool: Pool) -> None:
-        self.ready: deque[Event] = deque()
-        self.sweeping: dict[str, None] = {}
-        self.touched: dict[str, None] = {}
-        self.after: list[Callable[[], None]] = []
+        self.ready: deque[Entry] = deque()
+        self._sweeping: dict[str, None] = {}
+        self._touched: dict[str, None] = {}
+        self._after: list[Callable[[], None]] = []
         self._task = task
         self._pool = pool
 
-    def wake(self, what: Any, record: Record | None = None) -> None:
-        """Let the task decide `what` next."""
-        self.ready.append(Event(self._task, what, record))
+    def wake(self, event: CoreEvent, record: Record | None = None) -> None:
+        """Let the task decide `event` next."""
+        self.ready.append(Entry(self._task, event, record))
 
     def touch(self, execution_id: str) -> None:
         """Ask what the execution does next, before the open batch ends."""
-        self.touched[execution_id] = None
+        self._touched[execution_id] = None
+
+    def next_touched(self) -> str | None:
+        """An execution that is not asked yet, or None."""
+        return self._touched.popitem()[0] if self._touched else None
+
+    def was_asked(self, execution_id: str) -> None:
+        """The execution has nothing more to do in this batch, whatever touched it meanwhile."""
+        self._touched.pop(execution_id, None)
+
+    def sweep(self, unit_id: str) -> None:
+        """Go through the items of a parked unit, from the next batch on."""
+        self._sweeping[unit_id] = None
+
+    def swept(self, unit_id: str) -> None:
+        """The sweep of a unit is over."""
+        self._sweeping.pop(unit_id, None)
+
+    @property
+    def sweeps(self) -> Iterable[str]:
+        """Units that are gone through."""
+        return self._sweeping
 
     def after_commit(self, act: Callable[[], None]) -> None:
         """Do it once the open batch is committed."""
-        self.after.append(act)
+        self._after.append(act)
 
     def submit(self, job: Job, done: Done, *, limit_s: float) -> None:
         """Run `job` on the pool; `done` gets its end."""
-        self._pool.submit(self._task, done, job, limit_s=limit_s)
+        self._pool.submit(self._task, job, done, limit_s=limit_s)
 
     def act(self) -> None:
         """The batch is committed: do what waited for it."""
-        after, self.after = self.after, []
+        after, self._after = self._after, []
         for act in after:
             act()
 
     def drop(self) -> None:
         """The batch did not happen."""
-        self.after.clear()
-        self.touched.clear()
+        self._after.clear()
+        self._touched.clear()

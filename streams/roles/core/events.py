@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from schemas.envelopes import Command, ContinuationCompletion, ProviderCompletion
 from schemas.errors import PoisonRecord
-from schemas.identity import InteractionRef
-from topologies.decisions.admission import Shape
-from topologies.decisions.dispatch import SourceItem
+from schemas.identity import InteractionRef, execution_of
+from state.keys import execution_of_key
+from topologies.pipeline.items import SourceItem
+from topologies.pipeline.shapes import Shape
 
 if TYPE_CHECKING:
     from streams.roles.core.session import Session
@@ -153,7 +154,9 @@ class HeldAnswerMet:
 
 @dataclass(frozen=True, slots=True)
 class RetentionContinued:
-    """Time to look for executions that ended longer ago than they are kept."""
+    """Rows were found that retention lets go."""
+
+    keys: list[bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,3 +164,44 @@ class ExecutionTouched:
     """Look at this execution again."""
 
     execution_id: str
+
+
+CoreEvent = (
+    CommandArrived
+    | AnswerArrived
+    | ContinuationArrived
+    | StrangeAnswerArrived
+    | RecordMisplaced
+    | RecordPoisoned
+    | ItemsPulled
+    | SourceFailed
+    | ItemsContinued
+    | SegmentEnded
+    | SegmentBroke
+    | OutputPublished
+    | PublicationBroke
+    | ResultCollected
+    | TimerRang
+    | SweepContinued
+    | HeldAnswerMet
+    | RetentionContinued
+    | ExecutionTouched
+)
+"""Everything that a core task decides; `streams.roles.core.deciders` has a method for each."""
+
+
+def execution_id_of(event: CoreEvent) -> str | None:
+    """The execution that an event of our own making is about; None: of a record, or of no single execution."""
+    match event:
+        case ItemsPulled() | SourceFailed() | ItemsContinued():
+            return event.session.execution_id
+        case SegmentEnded() | SegmentBroke() | OutputPublished() | PublicationBroke() | ResultCollected():
+            return event.execution_id
+        case ExecutionTouched():
+            return event.execution_id
+        case SweepContinued() | HeldAnswerMet():
+            return execution_of(event.unit_id)
+        case TimerRang():
+            return execution_of_key(event.key)
+        case _:
+            return None

@@ -8,21 +8,19 @@ the partition is kept. A projector that overstays its limit costs its own answer
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from schemas import codec, limits
 from schemas.envelopes import CancelCommand, ContinuationCompletion, ProviderCompletion, RedriveCommand, SubmitCommand
 from schemas.errors import PeerError, PoisonRecord
-from schemas.identity import home_partition, parse_interaction_id
-from state.interaction import InteractionRecord
+from schemas.identity import home_partition, parse_interaction_id, step_of
+from state.interaction import InteractionRecord, held_at_ms, held_completion
 from state.keys import interaction_key
 from state.tables.rows import PartitionRows, TaskClosed
-from streams.author.calls import StepProcessEnded
-from streams.author.shaping import Unshaped, unshaped
+from streams.author.chunks import Chunk
 from streams.engine.pool import Ticket
+from streams.engine.task import Entry, Outputs
 from streams.log.seam import Record
 from streams.roles.context import CoreContext
 from streams.roles.core.agenda import Agenda
@@ -35,47 +33,26 @@ from streams.roles.core.events import (
     RecordPoisoned,
     StrangeAnswerArrived,
 )
-from topologies.decisions.admission import Misshapen, Shape
+from streams.roles.core.performing import Perform
+from topologies.decisions.admission import unshaped
+from topologies.decisions.decision import JudgeHeld
+from topologies.pipeline.shapes import Misshapen, Shape, Unshaped
 
-INBOX_MAX = 2 * limits.BATCH_RECORDS_MAX
-"""Records that may wait, in the inbox or decoded; beyond that reading pauses."""
-
-DEATHS_MAX = 3
+ENDS_MAX = 3
 """Ends of the step process with one answer alone in it, after which its projector gets the blame."""
 
 _PROJECTION_LIMIT_S = limits.CALL_TIMEOUT_DEFAULT_MS / 1000
 _COMMANDS = (SubmitCommand, CancelCommand, RedriveCommand)
 _COMPLETIONS = (ProviderCompletion, ContinuationCompletion)
-_home = lru_cache(maxsize=4_096)(home_partition)
 
 Arrival = AnswerArrived | ContinuationArrived | StrangeAnswerArrived | RecordPoisoned | RecordMisplaced
+Projection = Chunk[tuple[Record, AnswerArrived], Shape]
+"""Answers being projected on the pool, in the order of their records."""
 
 
-@dataclass(slots=True)
-class _Projecting:
-    """Answers being projected on the pool, in the order of their records."""
-
-    entries: list[tuple[Record, AnswerArrived]]
-    shapes: list[Shape]
-    chunk: int = limits.BATCH_RECORDS_MAX
-    """How many one job takes; one, after an answer in it ended the step process."""
-    deaths: int = 0
-    """How often the step process ended with the first answer without a shape alone in the job."""
-
-
-def _project_on(projecting: _Projecting, shapes: list[Shape], error: BaseException | None) -> _Projecting:
-    """What is left of a projection. The one that overstayed is refused, and so is one that ends the step process whenever it comes."""
-    entries = projecting.entries
-    if isinstance(error, StepProcessEnded):
-        is_alone = projecting.chunk == 1
-        has_moved = len(shapes) > len(projecting.shapes)
-        deaths = 0 if has_moved else projecting.deaths + is_alone
-        if deaths < DEATHS_MAX:
-            return _Projecting(entries, shapes, 1, deaths)
-    if error is not None:
-        shapes = [*shapes, Misshapen(f"projector: {error}")]
-        return _Projecting(entries, shapes, projecting.chunk)
-    return _Projecting(entries, shapes, min(projecting.chunk * 2, limits.BATCH_RECORDS_MAX))
+def records_max() -> int:
+    """Records that may wait, in the inbox or decoded; beyond that reading pauses."""
+    return 2 * limits.BATCH_RECORDS_MAX
 
 
 class Intake:
@@ -89,15 +66,15 @@ class Intake:
         self._agenda = agenda
         self._partition = partition
         self._inbox: deque[tuple[Record, Arrival]] = deque()
-        self._projecting: _Projecting | None = None
+        self._projecting: Projection | None = None
         self.bytes = 0
         """Of records that are not decided yet, in the inbox or on the agenda."""
-        self._projects = frozenset(step.index for step in self._pipeline.await_steps if step.projection is not None)
+        self._projected = {step.index: step for step in self._pipeline.await_steps if step.projection is not None}
 
     @property
     def is_full(self) -> bool:
         """Whether reading should wait."""
-        return len(self._inbox) + len(self._agenda.ready) > INBOX_MAX or self.bytes > limits.INBOX_BYTES_MAX
+        return len(self._inbox) + len(self._agenda.ready) > records_max() or self.bytes > limits.INBOX_BYTES_MAX
 
     def taken(self, record: Record) -> None:
         """A record is being decided."""
@@ -125,7 +102,7 @@ class Intake:
             value = codec.decode(record.value)
             if type(value) not in kinds:
                 raise PoisonRecord("wrong-kind", f"a {type(value).__name__} does not belong on {record.topic}")
-            home = _home(value.execution_id, self._pipeline.partitions)
+            home = home_partition(value.execution_id, self._pipeline.partitions)
             if home != self._partition:
                 return RecordMisplaced(home)
             if isinstance(value, ContinuationCompletion):
@@ -142,80 +119,94 @@ class Intake:
     def _move_on(self) -> None:
         """Move the inbox on, in order, up to what waits for a projection."""
         while self._inbox and self._projecting is None:
-            entries: list[tuple[Record, AnswerArrived]] = []
-            while self._inbox and len(entries) < limits.BATCH_RECORDS_MAX:
-                record, what = self._inbox[0]
-                if self._needs_projector(what):
-                    assert isinstance(what, AnswerArrived)
-                    entries.append((record, what))
-                elif entries:
-                    break
-                else:
-                    self._agenda.wake(what, record)
-                self._inbox.popleft()
+            entries = list(self._next_projected())
             if entries:
-                self._submit(_Projecting(entries, []))
+                self._project(Projection(entries, limits.BATCH_RECORDS_MAX))
 
-    def _needs_projector(self, what: object) -> bool:
-        return isinstance(what, AnswerArrived) and what.ref.step_index in self._projects
+    def _next_projected(self) -> Iterator[tuple[Record, AnswerArrived]]:
+        """The next answers of steps with a projector, at most a batch; what stands before them is ready at once."""
+        count = 0
+        while self._inbox and count < limits.BATCH_RECORDS_MAX:
+            record, event = self._inbox[0]
+            if isinstance(event, AnswerArrived) and event.ref.step_index in self._projected:
+                count += 1
+                yield record, event
+            elif count:
+                return
+            else:
+                self._agenda.wake(event, record)
+            self._inbox.popleft()
 
-    def _submit(self, projecting: _Projecting) -> None:
-        self._projecting = projecting
-        self._agenda.submit(
-            lambda ticket: self._project(projecting, ticket),
-            lambda _result, error: self._projected(projecting, error),
-            limit_s=_PROJECTION_LIMIT_S,
-        )
+    # --- projection ----------------------------------------------------------------------------------------------------------------------
 
-    def _project(self, projecting: _Projecting, ticket: Ticket) -> None:
-        """On the pool: shape answers against their committed requests."""
-        todo = projecting.entries[len(projecting.shapes) :][: projecting.chunk]
-        answers: list[Unshaped] = []
+    def _project(self, projection: Projection) -> None:
+        """Run the next job of a projection."""
+        self._projecting = projection
+        entries, shapes = projection.next_job(), projection.results
+
+        def job(ticket: Ticket) -> None:
+            self._author.project(self._unshaped(entries), shapes, ticket.restart_limit)
+
+        def done(_nothing: object, error: BaseException | None) -> None:
+            self._take_shapes(projection, error)
+
+        self._agenda.submit(job, done, limit_s=_PROJECTION_LIMIT_S)
+
+    def _unshaped(self, entries: list[tuple[Record, AnswerArrived]]) -> list[Unshaped]:
+        """On the pool: answers beside their committed requests, as many as one job may hold."""
+        found: list[Unshaped] = []
         size = 0
-        while len(answers) < len(todo) and size < limits.JOB_BYTES_MAX:
-            some = todo[len(answers) : len(answers) + limits.READ_ROWS]
-            rows = self._rows.committed(
-                [interaction_key(answer.ref.unit_id, answer.ref.item_index) for _, answer in some]
-            )
-            for (record, answer), row in zip(some, rows, strict=True):
-                answers.append(self._unshaped(record, answer, row))
-                size += len(answers[-1].payload) + len(answers[-1].request or b"")
-        self._author.project(answers, projecting.shapes, ticket.restart_limit)
+        while len(found) < len(entries) and size < limits.JOB_BYTES_MAX:
+            some = entries[len(found) : len(found) + limits.READ_ROWS]
+            rows = self._rows.committed([interaction_key(event.ref.unit_id, event.ref.item_index) for _, event in some])
+            for (record, event), row in zip(some, rows, strict=True):
+                answer = unshaped(self._projected[event.ref.step_index], row, event.completion, record.timestamp_ms)
+                found.append(answer)
+                size += len(answer.payload) + len(answer.request or b"")
+        return found
 
-    def _unshaped(self, record: Record, answer: AnswerArrived, row: InteractionRecord | None) -> Unshaped:
-        step = self._pipeline.await_step(answer.ref.step_index)
-        completion = answer.completion
-        return unshaped(step, row, completion.payload, actor=completion.actor, recorded_at_ms=record.timestamp_ms)
-
-    def _projected(self, projecting: _Projecting, error: BaseException | None) -> None:
+    def _take_shapes(self, projection: Projection, error: BaseException | None) -> None:
+        """A job of a projection has ended; a projector that overstays, or ends the step process whenever it runs, costs its own answer."""
         if isinstance(error, TaskClosed):
             return
-        entries, shapes = projecting.entries, list(projecting.shapes)
-        if len(shapes) < len(entries):
-            self._submit(_project_on(projecting, shapes, error))
+        if error is None:
+            projection.went_well()
+        elif (charged := projection.blame(error, ends_max=ENDS_MAX)) is not None:
+            projection.results.append(Misshapen(f"projector: {charged}"))
+        if projection.left:
+            self._project(projection)
             return
-        for (record, answer), made in zip(entries, shapes, strict=True):
-            answer.shape = made
-            self._agenda.wake(answer, record)
+        for (record, event), shape in zip(projection.entries, projection.results, strict=True):
+            event.shape = shape
+            self._agenda.wake(event, record)
         self._projecting = None
         self._move_on()
 
-    def project_held(self, what: HeldAnswerMet) -> None:
-        """Project an answer that was held, then let it be judged; its record was read long ago, so no order is to be kept."""
+    # --- answers that were held ----------------------------------------------------------------------------------------------------------
 
-        def job(ticket: Ticket) -> Shape:
+    def performers(self) -> dict[type, Perform]:
+        """The decision that waits for a projection, and for the commit."""
+        return {JudgeHeld: self._do_judge}
+
+    def _do_judge(self, decision: JudgeHeld, _outputs: Outputs, _entry: Entry | None) -> None:
+        self._agenda.after_commit(lambda: self.judge_held(decision.unit_id, decision.item_index))
+
+    def judge_held(self, unit_id: str, item_index: int | None) -> None:
+        """Let an answer that was held be judged; its record was read long ago, so no order is to be kept."""
+        if step_of(unit_id) not in self._projected:
+            self._agenda.wake(HeldAnswerMet(unit_id, item_index))
+            return
+
+        def job(ticket: Ticket) -> HeldAnswerMet:
             row: InteractionRecord
-            (row,) = self._rows.committed([interaction_key(what.unit_id, what.item_index)])
-            step = self._pipeline.await_step(int(what.unit_id.rsplit(".", 1)[1]))
-            recorded_at_ms = row.completed_at_ms or row.dispatched_at_ms
-            assert row.answer is not None
-            answer = unshaped(step, row, row.answer, actor=row.actor, recorded_at_ms=recorded_at_ms)
+            (row,) = self._rows.committed([interaction_key(unit_id, item_index)])
+            answer = unshaped(self._projected[step_of(unit_id)], row, held_completion(row), held_at_ms(row))
             shapes: list[Shape] = []
             self._author.project([answer], shapes, ticket.restart_limit)
-            return shapes[0]
+            return HeldAnswerMet(unit_id, item_index, shapes[0])
 
-        def done(result: Shape | None, error: BaseException | None) -> None:
-            made = result if result is not None else Misshapen(f"projector: {error}")
-            self._agenda.wake(HeldAnswerMet(what.unit_id, what.item_index, made))
+        def done(event: HeldAnswerMet | None, error: BaseException | None) -> None:
+            failed = HeldAnswerMet(unit_id, item_index, Misshapen(f"projector: {error}"))
+            self._agenda.wake(event if event is not None else failed)
 
         self._agenda.submit(job, done, limit_s=_PROJECTION_LIMIT_S)

@@ -18,38 +18,68 @@ from typing import Any
 from schemas import limits
 from schemas.envelopes import ContinuationCompletion
 from schemas.errors import CallTimeout
-from schemas.facts import Fact
+from schemas.facts import (
+    BoundaryCompletionAdmitted,
+    BoundaryInteractionDispatched,
+    ContinuationAttemptFailed,
+    ContinuationCompleted,
+    ContinuationSegmentCreated,
+    Fact,
+    InteractionTimedOut,
+    SourceEnded,
+)
 from state.interaction import InteractionRecord, InteractionStatus
 from state.item import ItemRecord, ItemStatus
 from state.keys import interaction_key, item_index_of, span
 from state.tables.rows import PartitionRows, TaskClosed
 from state.unit import UnitRecord
 from streams.author.calls import StepProcessEnded
-from streams.author.segments import describe_error, run_steps, suffix_limit_s, time_limit_s
+from streams.author.chunks import Chunk, completion_of
+from streams.author.segments import run_steps, time_limit_s
+from streams.author.suffixes import suffix_limit_s
 from streams.engine.pool import Ticket
-from streams.engine.task import Event, Outputs
+from streams.engine.task import Entry, Outputs
 from streams.roles.context import CoreContext
 from streams.roles.core.agenda import Agenda
-from streams.roles.core.events import ItemsContinued, ItemsPulled, SourceFailed
+from streams.roles.core.events import ExecutionTouched, ItemsContinued, ItemsPulled, SourceFailed
+from streams.roles.core.performing import Perform
 from streams.roles.core.session import Session
-from streams.roles.core.source import source_stream
-from streams.roles.core.writer import Perform
+from streams.roles.core.source import SourceStream, source_stream
 from topologies.decisions.decision import CloseSession, Offer, OpenSession
-from topologies.decisions.dispatch import SourceItem
+
+FOLLOWED: frozenset[type[Fact]] = frozenset(
+    {
+        BoundaryInteractionDispatched,
+        BoundaryCompletionAdmitted,
+        ContinuationCompleted,
+        ContinuationAttemptFailed,
+        ContinuationSegmentCreated,
+        InteractionTimedOut,
+        SourceEnded,
+    }
+)
+"""Facts that the session of their unit follows."""
+
+
+class Offered(Chunk[tuple[int, int, bytes], list[bytes] | Exception]):
+    """Suffixes being run for a live session; an entry is an item's index, attempt and completion."""
+
+    offered: list[tuple[int, int]]
+    """Index and attempt of the items that were taken for it; those that were too much at once have no entry."""
 
 
 @dataclass(slots=True)
-class _Chunk:
-    """Suffixes being run for a live session."""
+class Pull:
+    """Items asked of a session's source."""
 
     session: Session
-    offered: list[tuple[int, int]]  # index, attempt
-    items: list[tuple[int, int, bytes]]  # index, attempt, completion: those of `offered` that have one
-    results: list[list[bytes] | Exception]
-    looked_at: int = 0
-    """How many of `offered` this job took on; the payloads of the rest would have been too much at once."""
-    seconds: float = 0.0
-    """What the job itself took; the wait for the loop to notice must not count."""
+    stream: SourceStream
+    count: int
+
+    def run(self, ticket: Ticket) -> ItemsPulled:
+        """On the pool."""
+        items, ended = self.stream.pull(self.count, ticket.restart_limit)
+        return ItemsPulled(self.session, self.session.next_index, items, ended)
 
 
 class Sessions:
@@ -78,24 +108,31 @@ class Sessions:
         """A session of it is open, or will be once this batch is committed."""
         return unit_id in self.by_unit or unit_id in self._opening
 
-    def parking_count(self, unit_id: str) -> int | None:
+    def parking_count(self, unit: UnitRecord) -> int | None:
         """Items with a stored answer, when parking is all that the session can still do."""
-        session = self.by_unit.get(unit_id)
+        session = self.by_unit.get(unit.unit_id)
         if session is None or not session.wants_parking(self._ctx.clock.monotonic_s()):
             return None
-        if unit_id in self._noted:  # something happened in this very batch: the session does not count it yet
+        if unit.unit_id in self._noted:  # something happened in this very batch: the session does not count it yet
             return None
-        unit = self._rows.unit(unit_id)
-        return unit.outputs + len(session.waiting) if unit is not None else None
+        return unit.outputs + len(session.waiting)
 
-    def want_parking(self) -> list[Session]:
-        """Sessions that can only be parked, and did not ask for it yet."""
-        if not self.by_unit:
-            return []
+    def want_parking(self) -> bool:
+        """Whether `ask_parking` would ask for anything."""
+        return bool(self.by_unit) and next(self._to_be_parked(), None) is not None
+
+    def ask_parking(self) -> list[ExecutionTouched]:
+        """Ask, once, that executions be looked at whose session can only be parked."""
+        asking = list(self._to_be_parked())
+        for session in asking:
+            session.parking_asked = True
+        return [ExecutionTouched(session.execution_id) for session in asking]
+
+    def _to_be_parked(self) -> Iterator[Session]:
         now_s = self._ctx.clock.monotonic_s()
-        return [
+        return (
             session for session in self.by_unit.values() if not session.parking_asked and session.wants_parking(now_s)
-        ]
+        )
 
     def next_idle_s(self) -> float | None:
         """When the next session will have been idle for too long."""
@@ -112,14 +149,14 @@ class Sessions:
         """The decisions about sessions; each waits for the commit."""
         return {Offer: self._do_offer, OpenSession: self._do_open, CloseSession: self._do_close}
 
-    def _do_offer(self, decision: Offer, _outputs: Outputs, _event: Event | None) -> None:
+    def _do_offer(self, decision: Offer, _outputs: Outputs, _entry: Entry | None) -> None:
         self._offers.append(decision)
 
-    def _do_open(self, decision: OpenSession, _outputs: Outputs, _event: Event | None) -> None:
+    def _do_open(self, decision: OpenSession, _outputs: Outputs, _entry: Entry | None) -> None:
         self._opening.add(decision.unit_id)
         self._agenda.after_commit(lambda: self._open(decision.unit_id))
 
-    def _do_close(self, decision: CloseSession, _outputs: Outputs, _event: Event | None) -> None:
+    def _do_close(self, decision: CloseSession, _outputs: Outputs, _entry: Entry | None) -> None:
         self._agenda.after_commit(lambda: self._close(decision.unit_id))
 
     def note(self, fact: Any) -> None:
@@ -182,7 +219,6 @@ class Sessions:
         self._ctx.live_sessions += live
         self._recover(session, unit)
         self.by_unit[unit_id] = session
-        rows.overlay.drop()
 
     def _recover(self, session: Session, unit: UnitRecord) -> None:
         """Rows to session: items with an output are skipped, answered ones offered at once, dispatched ones awaited (DESIGN 7)."""
@@ -225,77 +261,81 @@ class Sessions:
             self._submit_chunk(session)
 
     def _pull(self, session: Session, count: int) -> None:
-        stream = session.stream
-        assert stream is not None
+        assert session.stream is not None
+        pull = Pull(session, session.stream, count)
         session.is_pulling = True
         session.reserved += count
+
+        def done(event: ItemsPulled | None, error: BaseException | None) -> None:
+            self._pulled(pull, event, error)
+
         steps = run_steps(self._pipeline, session.first, session.step.index)
+        self._agenda.submit(pull.run, done, limit_s=time_limit_s(steps))
 
-        def pulled(result: tuple[list[SourceItem], bool] | None, error: BaseException | None) -> None:
-            session.is_pulling = False
-            if error is not None or result is None:
-                session.reserved -= count
-                session.stream = None  # one that failed must not be read on: it would look like one that has ended
-                stream.close()
-                if not isinstance(error, TaskClosed):
-                    self._agenda.wake(SourceFailed(session, error or CallTimeout("no items")))
-                return
-            items, ended = result
-            session.reserved -= count - len(items)
-            self._agenda.wake(ItemsPulled(session, session.next_index, items, ended))
-            session.next_index += len(items)
-            session.is_ended = session.is_ended or ended
-
-        self._agenda.submit(
-            lambda ticket: stream.pull(count, ticket.restart_limit), pulled, limit_s=time_limit_s(steps)
-        )
+    def _pulled(self, pull: Pull, event: ItemsPulled | None, error: BaseException | None) -> None:
+        """A pull has ended; a stream that failed must not be read on: it would look like one that has ended."""
+        session = pull.session
+        session.is_pulling = False
+        if event is None:
+            session.reserved -= pull.count
+            session.stream = None
+            pull.stream.close()
+            if not isinstance(error, TaskClosed):
+                self._agenda.wake(SourceFailed(session, error or CallTimeout("no items")))
+            return
+        session.reserved -= pull.count - len(event.items)
+        session.next_index += len(event.items)
+        session.is_ended = session.is_ended or event.ended
+        self._agenda.wake(event)
 
     def _submit_chunk(self, session: Session) -> None:
         step_index = session.step.index
-        chunk = _Chunk(session, session.take_offers(), [], [])
+        chunk = Offered([], session.chunk.items)
+        chunk.offered = session.take_offers()
         session.running += 1
+        results = chunk.results
 
         def job(ticket: Ticket) -> None:
-            """On the pool: payloads are read here, on pull (DESIGN 6 'Bounds')."""
+            """Payloads are read here, on pull (DESIGN 6 'Bounds')."""
             began_s = self._ctx.clock.monotonic_s()
-            self._look_at(chunk)
-            completions = [completion for _, _, completion in chunk.items]
-            self._ctx.author.run_suffixes(step_index, completions, chunk.results, ticket.restart_limit)
+            self._read_completions(session, chunk)
+            completions = [completion for _, _, completion in chunk.entries]
+            self._ctx.author.run_suffixes(step_index, completions, results, ticket.restart_limit)
             chunk.seconds = self._ctx.clock.monotonic_s() - began_s
 
-        limit_s = suffix_limit_s(self._pipeline, step_index)
-        self._agenda.submit(job, lambda _result, error: self._chunk_ended(chunk, error), limit_s=limit_s)
+        def done(_nothing: object, error: BaseException | None) -> None:
+            self._chunk_ended(session, chunk, error)
 
-    def _look_at(self, chunk: _Chunk) -> None:
-        """Read completions, as far as they fit into one job."""
-        size = 0
-        while chunk.looked_at < len(chunk.offered) and size < limits.JOB_BYTES_MAX:
-            some = chunk.offered[chunk.looked_at : chunk.looked_at + limits.READ_ROWS]
-            rows = self._rows.committed([interaction_key(chunk.session.unit_id, index) for index, _ in some])
+        self._agenda.submit(job, done, limit_s=suffix_limit_s(self._pipeline, step_index))
+
+    def _read_completions(self, session: Session, chunk: Offered) -> None:
+        """On the pool: read completions, as far as they fit into one job."""
+        looked_at = size = 0
+        while looked_at < len(chunk.offered) and size < limits.JOB_BYTES_MAX:
+            some = chunk.offered[looked_at : looked_at + limits.READ_ROWS]
+            rows = self._rows.committed([interaction_key(session.unit_id, index) for index, _ in some])
             for (index, attempt), row in zip(some, rows, strict=True):
                 if row is not None and row.completion is not None:
-                    chunk.items.append((index, attempt, row.completion))
+                    chunk.entries.append((index, attempt, row.completion))
                     size += len(row.completion)
-            chunk.looked_at += len(some)
+            looked_at += len(some)
 
-    def _chunk_ended(self, chunk: _Chunk, error: BaseException | None) -> None:
-        session = chunk.session
+    def _chunk_ended(self, session: Session, chunk: Offered, error: BaseException | None) -> None:
         session.running -= 1
         if session.is_closed or isinstance(error, TaskClosed):
             return
-        results = list(chunk.results)
-        if error is not None:  # one overstayed, or the rows could not be read; what did not run is offered again
-            left = len(chunk.items) - len(results)
-            if isinstance(error, StepProcessEnded) and left > 1:
-                session.chunk.one_at_a_time()
-            elif left > 0:
-                results.append(error if isinstance(error, Exception) else CallTimeout(str(error)))
-            ran = {index for index, _, _ in chunk.items[: len(results)]}
-            session.offers.extendleft(index for index, _ in reversed(chunk.offered) if index not in ran)
-        else:
-            session.offers.extendleft(index for index, _ in reversed(chunk.offered[chunk.looked_at :]))
-            session.chunk.learn(len(results), chunk.seconds)
-        outcomes = [_outcome(session, item, result) for item, result in zip(chunk.items, results, strict=False)]
+        if error is None:
+            session.chunk.learn(len(chunk.results), chunk.seconds)
+        elif (charged := chunk.blame(error)) is not None:
+            chunk.results.append(charged)
+        elif isinstance(error, StepProcessEnded):
+            session.chunk.one_at_a_time()
+        ran = {index for index, _, _ in chunk.entries[: len(chunk.results)]}
+        session.offers.extendleft(index for index, _ in reversed(chunk.offered) if index not in ran)
+        outcomes = [
+            completion_of(session.execution_id, session.unit_id, index, attempt, result)
+            for (index, attempt, _), result in zip(chunk.entries, chunk.results, strict=False)
+        ]
         for some in _in_transactions(outcomes):
             self._agenda.wake(ItemsContinued(session, some))
         self._pump(session)
@@ -313,13 +353,3 @@ def _in_transactions(outcomes: list[ContinuationCompletion]) -> Iterator[list[Co
         size += sum(map(len, outcome.outputs))
     if some:
         yield some
-
-
-def _outcome(session: Session, item: tuple[int, int, bytes], result: list[bytes] | Exception) -> ContinuationCompletion:
-    index, attempt, _ = item
-    if isinstance(result, Exception):
-        code, message, retryable = describe_error(result)
-        return ContinuationCompletion(
-            session.execution_id, session.unit_id, index, attempt, [], code, message, retryable
-        )
-    return ContinuationCompletion(session.execution_id, session.unit_id, index, attempt, result)

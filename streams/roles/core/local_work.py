@@ -2,8 +2,10 @@
 
 Theory of operation. The core decides `RunSegment`, `Publish` or `Collect`; the work starts on the pool once that batch is committed, and its
 end is an event like any other. An execution has one such work at a time: it counts as running from the decision until its *end is decided*.
-Started again any earlier, a second result would meet other rows. `LocalWork` is what `topologies.decisions.advance.Local` asks; losing it costs
+Started again any earlier, a second result would meet other rows. `LocalWork` is what `topologies.decisions.advance` asks; losing it costs
 repeated work only.
+
+    decided   -> starting   |  committed: on the pool   |  its end is an event: deciding it ends it, once that is committed
 
 An effect (a publication) leaves the fence of Kafka's transactions. It starts only within half the session timeout after it was prepared,
 stops when the partition is given up, and `close` waits for it before the store goes.
@@ -12,23 +14,30 @@ stops when the partition is given up, and `close` waits for it before the store 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Protocol
 
 from schemas import limits
 from schemas.errors import CallTimeout
 from state.execution import ExecutionRecord
 from state.tables.rows import PartitionRows, TaskClosed
+from state.unit import UnitRecord
 from streams.author.segments import run_steps, time_limit_s
-from streams.engine.pool import Job, Ticket
-from streams.engine.task import Event, Outputs
+from streams.engine.pool import Ticket
+from streams.engine.task import Entry, Outputs
 from streams.roles.context import CoreContext
 from streams.roles.core.agenda import Agenda
-from streams.roles.core.events import OutputPublished, PublicationBroke, ResultCollected, SegmentBroke, SegmentEnded
-from streams.roles.core.live_window import Sessions
-from streams.roles.core.publishing import collect, publish_object
-from streams.roles.core.source import stored_chunks, stored_payloads
-from streams.roles.core.writer import Perform
+from streams.roles.core.events import (
+    CoreEvent,
+    OutputPublished,
+    PublicationBroke,
+    ResultCollected,
+    SegmentBroke,
+    SegmentEnded,
+)
+from streams.roles.core.performing import Perform
+from streams.roles.core.publishing import publish_object
+from streams.roles.core.stored import collect, stored_chunks, stored_payloads
 from topologies.decisions.advance import segment_input
 from topologies.decisions.decision import Collect, Publish, RunSegment
 
@@ -39,157 +48,195 @@ _LIMIT_S = limits.CALL_TIMEOUT_DEFAULT_MS / 1000
 _ENDS = (SegmentEnded, SegmentBroke, OutputPublished, PublicationBroke, ResultCollected)
 
 
-class LocalWork:
-    """What one task does for its executions; a `topologies.decisions.advance.Local`."""
+class Work(Protocol):
+    """One piece of local work; `run` is for the pool, and its result is the event of its end."""
 
-    def __init__(self, context: CoreContext, rows: PartitionRows, agenda: Agenda, sessions: Sessions) -> None:
-        self.running: set[str] = set()
+    @property
+    def limit_s(self) -> float:
+        """How long it may take."""
+
+    def run(self, ticket: Ticket) -> CoreEvent:
+        """Do it."""
+
+    def broke(self, error: BaseException) -> CoreEvent:
+        """The event of its failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What work starts from: the execution, the unit whose items it reads, and its payload, as they were committed."""
+
+    context: CoreContext
+    rows: PartitionRows
+    execution: ExecutionRecord
+    unit: UnitRecord | None
+    payload: bytes | None
+
+    @property
+    def is_many(self) -> bool:
+        """Whether a stream enters."""
+        return self.execution.many or (self.unit is not None and self.unit.itemised)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentWork:
+    """Run the steps of a segment."""
+
+    given: Given
+    decision: RunSegment
+
+    @property
+    def limit_s(self) -> float:
+        """The steps' own limits."""
+        return time_limit_s(run_steps(self.given.context.pipeline, self.decision.first, self.decision.stop))
+
+    def run(self, _ticket: Ticket) -> SegmentEnded:
+        """Run them."""
+        given, decision = self.given, self.decision
+        inputs = stored_payloads(given.rows, given.unit, given.payload, many=given.execution.many)
+        output, many = given.context.author.run_segment(decision.first, decision.stop, inputs, many=given.is_many)
+        return SegmentEnded(decision.execution_id, decision.stop, output, many)
+
+    def broke(self, error: BaseException) -> SegmentBroke:
+        """A step failed."""
+        return SegmentBroke(self.decision.execution_id, error)
+
+
+@dataclass(frozen=True, slots=True)
+class PublicationWork:
+    """Make the output objects appear."""
+
+    given: Given
+    start_by_s: float
+    limit_s: float = _LIMIT_S
+    is_over: threading.Event = field(default_factory=threading.Event)
+
+    def run(self, _ticket: Ticket) -> OutputPublished:
+        """Write them, unless it is too late: we may be a zombie by then."""
+        given = self.given
+        execution = given.execution
+        try:
+            self._check()
+            if given.context.clock.monotonic_s() > self.start_by_s:
+                raise CallTimeout("the effect did not start in time after it was prepared")
+            chunks = stored_chunks(given.rows, given.unit, given.payload, many=execution.many)
+            outputs = publish_object(
+                given.context.pipeline, execution, chunks, instance=given.context.instance, check=self._check
+            )
+            return OutputPublished(execution.execution_id, outputs)
+        finally:
+            self.is_over.set()
+
+    def _check(self) -> None:
+        if self.given.rows.is_closing:
+            raise TaskClosed
+
+    def broke(self, error: BaseException) -> PublicationBroke:
+        """Nothing appeared, or not all of it."""
+        return PublicationBroke(self.given.execution.execution_id, error)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionWork:
+    """Gather the result of an execution."""
+
+    given: Given
+    limit_s: float = _LIMIT_S
+
+    def run(self, _ticket: Ticket) -> ResultCollected:
+        """Read it from committed rows."""
+        given = self.given
+        execution_id = given.execution.execution_id
+        if not given.is_many:
+            return ResultCollected(execution_id, given.payload or b"null", many=False)
+        chunks = stored_chunks(given.rows, given.unit, given.payload, many=given.execution.many)
+        return ResultCollected(execution_id, collect(chunks), many=True)
+
+    def broke(self, error: BaseException) -> SegmentBroke:
+        """It cannot be gathered."""
+        return SegmentBroke(self.given.execution.execution_id, error)
+
+
+class LocalWork:
+    """What one task does for its executions; a `topologies.decisions.advance.LocalWork`."""
+
+    def __init__(self, context: CoreContext, rows: PartitionRows, agenda: Agenda) -> None:
+        self._running: set[str] = set()
         """Executions with work on the pool, or with an end that is not decided yet."""
-        self._starting: set[str] = set()
+        self._starting: dict[str, RunSegment | Publish | Collect] = {}
+        """By execution: work that the open batch decided."""
         self._ended: set[str] = set()
+        """Executions of which the open batch decides the end of the work."""
+        self._effects: list[threading.Event] = []
         self._ctx = context
-        self._pipeline = context.pipeline
         self._rows = rows
         self._agenda = agenda
-        self._sessions = sessions
-        self._effects: list[threading.Event] = []
-
-    # --- topologies.decisions.advance.Local ---------------------------------------------------------------------------------------------------------
 
     def is_running(self, execution_id: str) -> bool:
-        """A segment, publication or collection of it is on the pool, or will be once this batch is committed; its result may wait."""
-        return (execution_id in self.running and execution_id not in self._ended) or execution_id in self._starting
-
-    def has_session(self, unit_id: str) -> bool:
-        """A session of it is open, or will be once this batch is committed."""
-        return self._sessions.has(unit_id)
-
-    def parking_count(self, unit_id: str) -> int | None:
-        """Items with a stored answer, when parking is all that its session can still do."""
-        return self._sessions.parking_count(unit_id)
+        """Work of it is on the pool, or will be once this batch is committed; its result may wait."""
+        is_out = execution_id in self._running and execution_id not in self._ended
+        return is_out or execution_id in self._starting
 
     # --- the batch -----------------------------------------------------------------------------------------------------------------------
 
     def performers(self) -> dict[type, Perform]:
         """The decisions that start local work; each waits for the commit."""
-        return {RunSegment: self._do_run, Publish: self._do_publish, Collect: self._do_collect}
+        return dict.fromkeys((RunSegment, Publish, Collect), self._do_start)
 
-    def _do_run(self, decision: RunSegment, _outputs: Outputs, _event: Event | None) -> None:
-        self._start_later(decision.execution_id, lambda execution: self._start_segment(execution, decision))
+    def _do_start(self, decision: RunSegment | Publish | Collect, _outputs: Outputs, _entry: Entry | None) -> None:
+        self._starting[decision.execution_id] = decision
 
-    def _do_publish(self, decision: Publish, _outputs: Outputs, _event: Event | None) -> None:
-        self._start_later(decision.execution_id, self._start_publication)
+    def note_end(self, event: object) -> None:
+        """An event is being decided: it may be the end of local work."""
+        if isinstance(event, _ENDS):
+            self._ended.add(event.execution_id)
 
-    def _do_collect(self, decision: Collect, _outputs: Outputs, _event: Event | None) -> None:
-        self._start_later(decision.execution_id, self._start_collection)
-
-    def _start_later(self, execution_id: str, start: Callable[[ExecutionRecord], None]) -> None:
-        def act() -> None:
-            execution = self._rows.execution(execution_id)
-            if execution is not None:
-                self.running.add(execution_id)
-                start(execution)
-
-        self._starting.add(execution_id)
-        self._agenda.after_commit(act)
-
-    def note_end(self, what: Any) -> None:
-        """The end of local work is being decided."""
-        if isinstance(what, _ENDS):
-            self._ended.add(what.execution_id)
-
-    def commit_ends(self) -> None:
-        """The batch is committed: what it decided the end of is over."""
-        self.running -= self._ended
+    def commit(self) -> None:
+        """The batch is committed: what it decided the end of is over, what it decided to start starts."""
+        self._running -= self._ended
+        starting, self._starting = self._starting, {}
         self._ended.clear()
-
-    def commit_starts(self) -> None:
-        """What the batch decided to start has started."""
-        self._starting.clear()
+        for execution_id, decision in starting.items():
+            self._start(execution_id, decision)
 
     def drop(self) -> None:
         """The batch did not happen."""
         self._ended.clear()
         self._starting.clear()
 
-    def join_effects(self) -> None:
-        """Wait for effects under way; they notice that `rows` is closing."""
-        for done in self._effects:
-            done.wait(EFFECT_START_S_MAX)
-
     # --- on the pool ---------------------------------------------------------------------------------------------------------------------
 
-    def _submit(
-        self, job: Job, ended: Callable[[Any], object], broke: Callable[[BaseException], object], *, limit_s: float
-    ) -> None:
-        """Run `job`; its result or error becomes an event."""
+    def _start(self, execution_id: str, decision: RunSegment | Publish | Collect) -> None:
+        execution = self._rows.execution(execution_id)
+        if execution is None:
+            return
+        self._running.add(execution_id)
+        work = self._work(execution, decision)
 
-        def done(result: Any, error: BaseException | None) -> None:
-            if result is not None:
-                self._agenda.wake(ended(result))
+        def done(event: CoreEvent | None, error: BaseException | None) -> None:
+            if event is not None:
+                self._agenda.wake(event)
             elif not isinstance(error, TaskClosed):
-                self._agenda.wake(broke(error or CallTimeout("no result")))
+                self._agenda.wake(work.broke(error or CallTimeout("no result")))
 
-        self._agenda.submit(job, done, limit_s=limit_s)
+        self._agenda.submit(work.run, done, limit_s=work.limit_s)
 
-    def _start_segment(self, execution: ExecutionRecord, decision: RunSegment) -> None:
-        pipeline, rows, execution_id = self._pipeline, self._rows, execution.execution_id
-        author = self._ctx.author
-        unit, payload = rows.unit(execution.input_unit_id), segment_input(execution, rows.overlay)
-        many = execution.many or (unit is not None and unit.itemised)
+    def _work(self, execution: ExecutionRecord, decision: RunSegment | Publish | Collect) -> Work:
+        unit_id = execution.input_unit_id if isinstance(decision, RunSegment) else execution.await_unit_id
+        unit, payload = self._rows.unit(unit_id), segment_input(execution, self._rows)
+        given = Given(self._ctx, self._rows, execution, unit, payload)
+        match decision:
+            case RunSegment():
+                return SegmentWork(given, decision)
+            case Publish():
+                publication = PublicationWork(given, self._ctx.clock.monotonic_s() + EFFECT_START_S_MAX)
+                under_way = (effect for effect in self._effects if not effect.is_set())
+                self._effects = [*under_way, publication.is_over]
+                return publication
+            case Collect():
+                return CollectionWork(given)
 
-        def job(_ticket: Ticket) -> tuple[bytes, bool]:
-            inputs = stored_payloads(rows, unit, payload, many=execution.many)
-            return author.run_segment(decision.first, decision.stop, inputs, many=many)
-
-        self._submit(
-            job,
-            lambda result: SegmentEnded(execution_id, decision.stop, *result),
-            lambda error: SegmentBroke(execution_id, error),
-            limit_s=time_limit_s(run_steps(pipeline, decision.first, decision.stop)),
-        )
-
-    def _start_publication(self, execution: ExecutionRecord) -> None:
-        pipeline, rows, clock, execution_id = self._pipeline, self._rows, self._ctx.clock, execution.execution_id
-        unit, payload = rows.unit(execution.await_unit_id), segment_input(execution, rows.overlay)
-        start_by_s = clock.monotonic_s() + EFFECT_START_S_MAX
-        effect = threading.Event()
-        self._effects = [*(known for known in self._effects if not known.is_set()), effect]
-
-        def check() -> None:
-            if rows.is_closing:
-                raise TaskClosed
-
-        def job(_ticket: Ticket) -> list[str]:
-            try:
-                check()
-                if clock.monotonic_s() > start_by_s:  # we may be a zombie by now
-                    raise CallTimeout("the effect did not start in time after it was prepared")
-                chunks = stored_chunks(rows, unit, payload, many=execution.many)
-                return publish_object(pipeline, execution, chunks, instance=self._ctx.instance, check=check)
-            finally:
-                effect.set()
-
-        self._submit(
-            job,
-            lambda result: OutputPublished(execution_id, result),
-            lambda error: PublicationBroke(execution_id, error),
-            limit_s=_LIMIT_S,
-        )
-
-    def _start_collection(self, execution: ExecutionRecord) -> None:
-        rows, execution_id = self._rows, execution.execution_id
-        unit, payload = rows.unit(execution.await_unit_id), segment_input(execution, rows.overlay)
-        many = execution.many or (unit is not None and unit.itemised)
-
-        def job(_ticket: Ticket) -> bytes:
-            if not many:
-                return payload or b"null"
-            return collect(stored_chunks(rows, unit, payload, many=execution.many))
-
-        self._submit(
-            job,
-            lambda result: ResultCollected(execution_id, result, many),
-            lambda error: SegmentBroke(execution_id, error),
-            limit_s=_LIMIT_S,
-        )
+    def join_effects(self) -> None:
+        """Wait for effects under way; they notice that the rows are closing."""
+        for is_over in self._effects:
+            is_over.wait(EFFECT_START_S_MAX)

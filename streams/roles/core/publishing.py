@@ -11,53 +11,11 @@ from typing import Any
 import msgspec
 from pydantic import BaseModel
 
-from connectors.objects.files import CsvRows, ObjectPublications, RowFormat, object_key
-from schemas import limits
-from schemas.errors import StepError
+from connectors.objects.publication import ObjectPublications, object_key
+from connectors.objects.row_formats import CsvRows, RowFormat
 from state.execution import ExecutionRecord
-from state.item import ItemRecord, ItemStatus
-from topologies.pipeline.model import ObjectOutput, Pipeline
-from topologies.pipeline.payload_list import join_payloads
-
-ReadItems = Callable[[int, int], list[ItemRecord]]
-"""(first index, limit) -> item rows in index order."""
-
-
-class ItemNotVerified(StepError):
-    """An item's stored outcome is not what a release needs."""
-
-    code = "ITEM_NOT_VERIFIED"
-    retryable = False
-
-
-class ResultTooLarge(StepError):
-    """A result that is kept on the execution is too large for a row."""
-
-    code = "RESULT_TOO_LARGE"
-    retryable = False
-
-
-def item_outputs(read_items: ReadItems, count: int) -> Iterator[list[bytes]]:
-    """Outputs of all items in input order, a slice at a time.
-
-    Raises:
-        ItemNotVerified: an item is missing or has not succeeded.
-    """
-    index = 0
-    while index < count:
-        rows = read_items(index, min(limits.PUBLISH_CHUNK_ITEMS, count - index))
-        outputs: list[bytes] = []
-        for row in rows:
-            if row.item_index != index or row.status is not ItemStatus.SUCCEEDED:
-                break
-            outputs += row.outputs
-            index += 1
-        else:
-            if rows:
-                yield outputs
-                continue
-        msg = f"item {index} of {count} has no stored outcome; the execution must not be released"
-        raise ItemNotVerified(msg)
+from topologies.pipeline.ends import ObjectOutput
+from topologies.pipeline.model import Pipeline
 
 
 def row_format(pipeline: Pipeline) -> RowFormat:
@@ -116,23 +74,3 @@ def _grouped(payloads: list[bytes], field: str | None, default: str) -> dict[str
             value = value.get(part) if isinstance(value, dict) else None
         groups.setdefault(str(value), []).append(payload)
     return groups
-
-
-def collect(chunks: Iterator[list[bytes]]) -> bytes:
-    """Outputs as one JSON array, for a pipeline that keeps its result on the execution.
-
-    Raises:
-        ResultTooLarge: more than a row may hold.
-    """
-    payloads: list[bytes] = []
-    size = 0
-    for chunk in chunks:
-        payloads += chunk
-        size += sum(map(len, chunk))
-        if len(payloads) > limits.AGGREGATE_ITEMS_MAX or size > limits.PAYLOAD_BYTES_MAX:
-            msg = (
-                f"the result has more than {limits.AGGREGATE_ITEMS_MAX} items or {limits.PAYLOAD_BYTES_MAX} bytes "
-                "(limits.AGGREGATE_ITEMS_MAX, limits.PAYLOAD_BYTES_MAX): give the pipeline an `output`"
-            )
-            raise ResultTooLarge(msg)
-    return join_payloads(payloads)

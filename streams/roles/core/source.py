@@ -12,20 +12,18 @@ from pathlib import Path
 
 import msgspec
 
-from connectors.objects.files import identify
+from connectors.objects.listing import identify
 from schemas import limits
 from schemas.errors import SourceChanged
 from state.execution import ExecutionRecord
 from state.interaction import InteractionRecord
-from state.item import ItemRecord
-from state.keys import interaction_key, item_key
+from state.keys import interaction_key
 from state.tables.rows import PartitionRows
 from state.unit import UnitRecord
 from streams.author.calls import Author, Items, Starts, StreamAsked
-from streams.author.segments import payloads_of
-from streams.roles.core.publishing import item_outputs
+from streams.roles.core.stored import stored_payloads
 from topologies.decisions.advance import segment_input
-from topologies.decisions.dispatch import SourceItem
+from topologies.pipeline.items import SourceItem
 from topologies.pipeline.model import Pipeline
 
 
@@ -83,7 +81,7 @@ def source_stream(
 ) -> SourceStream:
     """The stream entering the unit's await: the source and the steps before it, past what was dispatched."""
     first, dispatched = execution.step_index, unit.dispatched
-    payload = segment_input(execution, rows.overlay)
+    payload = segment_input(execution, rows)
     before = rows.unit(execution.input_unit_id)
     stored = _stored_requests(rows, unit.unit_id, dispatched)
     by_key = bool(pipeline.await_step(unit.step_index).idempotency_key_fields)
@@ -106,27 +104,6 @@ def _stored_requests(rows: PartitionRows, unit_id: str, count: int) -> Iterator[
     for first in range(0, count, limits.PUBLISH_CHUNK_ITEMS):
         last = min(first + limits.PUBLISH_CHUNK_ITEMS, count)
         yield from rows.committed([interaction_key(unit_id, index) for index in range(first, last)])
-
-
-def stored_chunks(
-    rows: PartitionRows, unit: UnitRecord | None, payload: bytes | None, *, many: bool
-) -> Iterator[list[bytes]]:
-    """What is stored, in input order, a slice at a time: verified outputs of an itemised unit's items, else the payload."""
-    if unit is None or not unit.itemised:
-        return iter([payloads_of(payload or b"null", many=many)])
-    count = unit.source_count if unit.source_count is not None else unit.expected or 0
-    unit_id = unit.unit_id
-
-    def read(first: int, limit: int) -> list[ItemRecord]:
-        found = rows.committed([item_key(unit_id, index) for index in range(first, first + limit)])
-        return [row for row in found if row is not None]
-
-    return item_outputs(read, count)
-
-
-def stored_payloads(rows: PartitionRows, unit: UnitRecord | None, payload: bytes | None, *, many: bool) -> list[bytes]:
-    """The same, all at once."""
-    return [part for chunk in stored_chunks(rows, unit, payload, many=many) for part in chunk]
 
 
 def check_source(execution: ExecutionRecord) -> None:

@@ -6,16 +6,14 @@
     WriteOutput          -> output topic
     SendReply            -> replies
     Refuse               -> refusals       with the answer it is about
-    DeadLetterExecution  -> dlq            poison records come here too, in the transaction that moves past them
+    DeadLetterExecution  -> dlq
+    DeadLetterRecord     -> dlq            in the transaction that moves past the record
+    Forward              -> its own topic  in the partition that its execution id names (DESIGN 4)
 
 Nothing leaves before the commit: all of it goes into the batch's `Outputs`.
 """
 
 from __future__ import annotations
-
-from collections import Counter
-from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
@@ -28,34 +26,40 @@ from schemas.envelopes import (
     RequestEnvelope,
     encode_request,
 )
-from schemas.errors import PoisonRecord
 from schemas.facts import Fact
 from schemas.identity import interaction_id
-from state.interaction import InteractionRecord
-from state.tables.rows import PartitionRows
-from streams.engine.task import Event, Outputs
+from state.interaction import held_completion
+from state.tables.overlay import RowView
+from streams.engine.task import Entry, Outputs
 from streams.log.seam import Record
 from streams.roles import dead_letters
 from streams.roles.context import CoreContext
-from streams.roles.core.events import AnswerArrived, HeldAnswerMet, RecordMisplaced, StrangeAnswerArrived
-from topologies.decisions.decision import DeadLetterExecution, EmitContinuation, Refuse, Request, SendReply, WriteOutput
-from topologies.pipeline.model import KafkaTransport, TopicOutput, fill_template
-
-Perform = Callable[[Any, Outputs, Event | None], None]
-"""Performs one kind of decision; `event` is what it was decided for, None when it follows from a row."""
+from streams.roles.core.events import AnswerArrived, HeldAnswerMet, StrangeAnswerArrived
+from streams.roles.core.performing import Perform
+from streams.telemetry.tally import Tally
+from topologies.decisions.decision import (
+    DeadLetterExecution,
+    DeadLetterRecord,
+    EmitContinuation,
+    Forward,
+    Refuse,
+    Request,
+    SendReply,
+    WriteOutput,
+)
+from topologies.pipeline.ends import TopicOutput, fill_template
+from topologies.pipeline.transports import KafkaTransport
 
 
 class Writer:
-    """What one task writes. `counts` takes what is refused, dead-lettered and forwarded."""
+    """What one task writes. The tally takes what is refused, dead-lettered and forwarded."""
 
-    def __init__(
-        self, context: CoreContext, rows: PartitionRows, partition: int, counts: Counter[tuple[str, str]]
-    ) -> None:
+    def __init__(self, context: CoreContext, batch: RowView, partition: int, tally: Tally) -> None:
         self._ctx = context
         self._names = context.names
-        self._rows = rows
+        self._batch = batch
         self._partition = partition
-        self._counts = counts
+        self._tally = tally
         self._sign = context.signer.sign if context.signer is not None else None
         self._response_headers = {
             step.index: (HEADER_RESPONSE_TOPIC, step.transport.response_topic.encode())
@@ -72,6 +76,8 @@ class Writer:
             SendReply: self.reply,
             Refuse: self.refusal,
             DeadLetterExecution: self.dead_execution,
+            DeadLetterRecord: self.dead_record,
+            Forward: self.forward,
         }
 
     def fact(self, fact: Fact, outputs: Outputs) -> None:
@@ -79,7 +85,7 @@ class Writer:
         value = codec.encode(fact)
         outputs.put((self._names.facts, value, fact.execution_id.encode(), self._partition, None), len(value))
 
-    def request(self, decision: Request, outputs: Outputs, _event: Event | None) -> None:
+    def request(self, decision: Request, outputs: Outputs, _entry: Entry | None) -> None:
         """The request of one interaction: one record for each item and attempt."""
         step, fact = decision.step, decision.fact
         transport = step.transport
@@ -114,13 +120,13 @@ class Writer:
         value = encode_request(envelope)
         outputs.put((transport.request_topic, value, key, None, headers), len(value))
 
-    def continuation(self, decision: EmitContinuation, outputs: Outputs, _event: Event | None) -> None:
+    def continuation(self, decision: EmitContinuation, outputs: Outputs, _entry: Entry | None) -> None:
         """A continuation record, keyed by its item."""
         continuation = decision.continuation
         child = interaction_id(continuation.unit_id, continuation.item_index)
         outputs.add(self._names.continuations, codec.encode(continuation), key=child.encode())
 
-    def output(self, decision: WriteOutput, outputs: Outputs, _event: Event | None) -> None:
+    def output(self, decision: WriteOutput, outputs: Outputs, _entry: Entry | None) -> None:
         """One terminal output."""
         pipeline = self._ctx.pipeline
         output = pipeline.output
@@ -132,35 +138,35 @@ class Writer:
             key = fill_template(output.key, lambda field: kind.field_text(value, field))
         outputs.add(output.topic, decision.payload, key=key.encode())
 
-    def reply(self, decision: SendReply, outputs: Outputs, _event: Event | None) -> None:
+    def reply(self, decision: SendReply, outputs: Outputs, _entry: Entry | None) -> None:
         """The outcome, for the door that waits for it."""
         outputs.add(self._names.replies, codec.encode(decision.reply), key=decision.reply.execution_id.encode())
 
-    def refusal(self, decision: Refuse, outputs: Outputs, event: Event | None) -> None:
+    def refusal(self, decision: Refuse, outputs: Outputs, entry: Entry | None) -> None:
         """A refused answer, with the reason."""
-        self._counts["refusal", decision.reason] += 1
+        self._tally.count("refusal", decision.reason)
         dead_letters.write_refusal(
             outputs,
             self._names,
-            self._refused(event),
+            self._refused(entry),
             decision.step,
             reason=decision.reason,
             detail=decision.detail,
             at_ms=self._ctx.clock.now_ms(),
         )
 
-    def _refused(self, event: Event | None) -> ProviderCompletion:
-        what = event.what if event is not None else None
-        if isinstance(what, HeldAnswerMet):
-            row = self._rows.interaction(what.unit_id, what.item_index)
+    def _refused(self, entry: Entry | None) -> ProviderCompletion:
+        event = entry.event if entry is not None else None
+        if isinstance(event, HeldAnswerMet):
+            row = self._batch.interaction(event.unit_id, event.item_index)
             assert row is not None
             return held_completion(row)
-        assert isinstance(what, (AnswerArrived, StrangeAnswerArrived))
-        return what.completion
+        assert isinstance(event, (AnswerArrived, StrangeAnswerArrived))
+        return event.completion
 
-    def dead_execution(self, decision: DeadLetterExecution, outputs: Outputs, _event: Event | None) -> None:
+    def dead_execution(self, decision: DeadLetterExecution, outputs: Outputs, _entry: Entry | None) -> None:
         """An execution that failed for good."""
-        self._counts["dead", decision.reason] += 1
+        self._tally.count("dead", decision.reason)
         dead_letters.write_execution(
             outputs,
             self._names,
@@ -172,31 +178,24 @@ class Writer:
             at_ms=self._ctx.clock.now_ms(),
         )
 
-    def dead_record(self, record: Record | None, error: PoisonRecord, outputs: Outputs) -> None:
-        """A record that can never be decided or committed."""
-        assert record is not None
+    def dead_record(self, decision: DeadLetterRecord, outputs: Outputs, entry: Entry | None) -> None:
+        """A record that can never be what its topic carries."""
+        assert entry is not None
+        assert entry.record is not None
+        self._tally.count("dead", decision.reason)
         dead_letters.write_record(
-            outputs, self._names, record, reason=error.reason, detail=str(error), at_ms=self._ctx.clock.now_ms()
+            outputs,
+            self._names,
+            entry.record,
+            reason=decision.reason,
+            detail=decision.detail,
+            at_ms=self._ctx.clock.now_ms(),
         )
-        self._counts["dead", error.reason] += 1
 
-    def forward(self, what: RecordMisplaced, record: Record | None, outputs: Outputs) -> None:
-        """A record goes on, once, in this transaction, to the partition that its own execution id names (DESIGN 4)."""
+    def forward(self, decision: Forward, outputs: Outputs, entry: Entry | None) -> None:
+        """A record goes on, once, in this transaction, to the partition where its execution lives."""
+        assert entry is not None
+        record: Record | None = entry.record
         assert record is not None
-        outputs.add(record.topic, record.value, key=record.key, partition=what.home)
-        self._counts["misplaced", record.topic] += 1
-
-
-def held_completion(row: InteractionRecord) -> ProviderCompletion:
-    """The answer that is held on a row, as it came."""
-    assert row.answer is not None
-    topic, partition, offset = row.held_from or ("", -1, -1)
-    return ProviderCompletion(
-        row.unit_id.rsplit(".", 1)[0],
-        row.interaction_id,
-        row.answer,
-        actor=row.actor,
-        origin_topic=topic,
-        origin_partition=partition,
-        origin_offset=offset,
-    )
+        outputs.add(record.topic, record.value, key=record.key, partition=decision.partition)
+        self._tally.count("misplaced", record.topic)

@@ -6,71 +6,40 @@ refusals; the core judges token and shape again with the row at hand. Stateless:
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-import msgspec
-
-from connectors.resume_token import TokenSigner
-from schemas import codec, limits
-from schemas.envelopes import (
-    DEFAULT_TENANT,
-    HEADER_INTERACTION_ID,
-    HEADER_RESUME_TOKEN,
-    AnswerEnvelope,
-    ProviderCompletion,
-    SubmitCommand,
-    decode_answer,
-)
-from schemas.errors import PeerError, PoisonRecord, TokenRejected
-from schemas.identity import InteractionRef, execution_id, home_partition, parse_interaction_id
-from schemas.names import Names
+from schemas import codec
+from schemas.envelopes import DEFAULT_TENANT, ProviderCompletion, SubmitCommand
+from schemas.errors import PoisonRecord, TokenRejected
+from schemas.identity import InteractionRef, execution_id
 from streams.engine.stateless import StatelessTask
-from streams.engine.task import Event, Outputs
+from streams.engine.task import Entry, Outputs
 from streams.log.seam import Record, TopicPartition
 from streams.roles import dead_letters
-from streams.telemetry.metrics import Metrics
-from topologies.pipeline.model import AwaitStep, Pipeline, TopicSource, fill_template
-
-if TYPE_CHECKING:
-    from streams.clock import Clock
-
-_home = lru_cache(maxsize=4_096)(home_partition)
-
-
-@dataclass(kw_only=True)
-class IngressContext:
-    """What all ingress tasks of a worker share."""
-
-    pipeline: Pipeline
-    names: Names
-    clock: Clock
-    signer: TokenSigner | None
-    metrics: Metrics
+from streams.roles.context import RoleContext
+from streams.roles.ingress.records import read_answer
+from topologies.pipeline.ends import TopicSource, fill_template
+from topologies.pipeline.payloads import Misfit
+from topologies.pipeline.steps import AwaitStep
 
 
 class IngressTask(StatelessTask):
     """One partition of a response topic or source topic."""
 
-    def __init__(self, context: IngressContext, inputs: tuple[TopicPartition, ...]) -> None:
-        super().__init__(inputs)
+    def __init__(self, context: RoleContext, inputs: tuple[TopicPartition, ...]) -> None:
+        super().__init__(inputs, context.metrics)
         self._ctx = context
-        self._counts: Counter[tuple[str, str]] = Counter()
         source = context.pipeline.source
         self._source = source if isinstance(source, TopicSource) else None
 
     def accept(self, records: Sequence[Record]) -> None:
         """Queue records."""
-        new = tuple.__new__
-        self.ready += [new(Event, (self, record, record)) for record in records]  # as Event(...), in half its time
+        self.ready += [Entry(self, record, record) for record in records]
         self.bytes += sum(record.size for record in records)
 
-    def decide(self, event: Event, outputs: Outputs) -> None:
+    def decide(self, entry: Entry, outputs: Outputs) -> None:
         """Re-key one answer, or submit one record of the source."""
-        record: Record = event.what
+        record: Record = entry.event
         try:
             if self._source is not None and record.topic == self._source.topic:
                 self._submit(record, self._source, outputs)
@@ -79,23 +48,13 @@ class IngressTask(StatelessTask):
         except PoisonRecord as error:
             self._dead_letter(record, error.reason, str(error), outputs)
 
-    def apply(self, rows: Mapping[bytes, bytes | None], ends: Mapping[TopicPartition, int]) -> None:
-        """The batch is committed: count it."""
-        del rows, ends
-        self._ctx.metrics.decided(self._counts)
-        self._counts.clear()
-
-    def drop(self) -> None:
-        """The batch did not happen."""
-        self._counts.clear()
-
-    def quarantine(self, event: Event, error: Exception, outputs: Outputs) -> None:
+    def quarantine(self, entry: Entry, error: Exception, outputs: Outputs) -> None:
         """Dead-letter a record that cannot be committed."""
-        assert event.record is not None
-        self._dead_letter(event.record, "not-committable", f"{type(error).__name__}: {error}", outputs)
+        assert entry.record is not None
+        self._dead_letter(entry.record, "not-committable", f"{type(error).__name__}: {error}", outputs)
 
     def _dead_letter(self, record: Record, reason: str, detail: str, outputs: Outputs) -> None:
-        self._counts["dead", reason] += 1
+        self.tally.count("dead", reason)
         at_ms = self._ctx.clock.now_ms()
         dead_letters.write_record(outputs, self._ctx.names, record, reason=reason, detail=detail, at_ms=at_ms)
 
@@ -114,11 +73,10 @@ class IngressTask(StatelessTask):
                 else fill_template(source.key, lambda field: source.type.field_text(value, field))
             )
         except (ValueError, RecursionError) as error:
-            raise PoisonRecord("wrong-shape", f"not a {source.type.name}: {error}") from error
+            raise PoisonRecord("wrong-shape", str(Misfit.of(source.type.name, error))) from error
         identity = execution_id(DEFAULT_TENANT, pipeline.name, f"topic:{source.topic}:{key}")
         command = SubmitCommand(identity, DEFAULT_TENANT, pipeline.name, key, payload)
-        home = _home(identity, pipeline.partitions)
-        outputs.add(self._ctx.names.commands, codec.encode(command), key=identity.encode(), partition=home)
+        self._send_home(command, outputs)
 
     def _rekey(self, record: Record, outputs: Outputs) -> None:
         completion, ref = read_answer(record)
@@ -126,15 +84,17 @@ class IngressTask(StatelessTask):
         refusal = self._refusal(completion, step)
         if refusal is not None:
             reason, detail = refusal
-            self._counts["refusal", reason] += 1
+            self.tally.count("refusal", reason)
             at_ms = self._ctx.clock.now_ms()
             dead_letters.write_refusal(
                 outputs, self._ctx.names, completion, step, reason=reason, detail=detail, at_ms=at_ms
             )
             return
-        home = _home(completion.execution_id, self._ctx.pipeline.partitions)
-        key = completion.execution_id.encode()
-        outputs.add(self._ctx.names.completions, codec.encode(completion), key=key, partition=home)
+        self._send_home(completion, outputs)
+
+    def _send_home(self, message: SubmitCommand | ProviderCompletion, outputs: Outputs) -> None:
+        topic, key, partition = self._ctx.names.home_of(message, self._ctx.pipeline.partitions)
+        outputs.add(topic, codec.encode(message), key=key, partition=partition)
 
     def _refusal(self, completion: ProviderCompletion, step: AwaitStep | None) -> tuple[str, str] | None:
         """What can be said without a row: reason and detail."""
@@ -154,81 +114,3 @@ class IngressTask(StatelessTask):
         steps = self._ctx.pipeline.steps
         step = steps[ref.step_index] if ref is not None and ref.step_index < len(steps) else None
         return step if isinstance(step, AwaitStep) else None
-
-
-def read_answer(record: Record) -> tuple[ProviderCompletion, InteractionRef | None]:
-    """An answer from its record: the envelope, or a bare business value that echoes the request's headers (SURFACE).
-
-    Returns:
-        The answer, and the interaction id that it names taken apart; None: what it names is no interaction id.
-
-    Raises:
-        PoisonRecord: null-value, too-large, not-json, missing-fields.
-    """
-    value = record.value
-    if value is None:
-        raise PoisonRecord("null-value", "a response record without a value answers nothing")
-    if len(value) > limits.PAYLOAD_BYTES_MAX:
-        raise PoisonRecord(
-            "too-large",
-            f"{len(value)} bytes; an answer has at most {limits.PAYLOAD_BYTES_MAX} (limits.PAYLOAD_BYTES_MAX)",
-        )
-    envelope = _envelope(value)
-    named = (envelope.interaction_id or envelope.correlation_id) if envelope is not None else None
-    if envelope is not None and named and envelope.response_payload is not msgspec.UNSET:
-        payload = bytes(envelope.response_payload)
-        if payload == b"null":
-            raise PoisonRecord("missing-fields", "responsePayload is null")
-        token = envelope.resume_token or _echoed(record, HEADER_RESUME_TOKEN)
-        return _completion(record, named, payload, token, envelope)
-    named = _echoed(record, HEADER_INTERACTION_ID)
-    if not named:
-        raise PoisonRecord(
-            "missing-fields",
-            "an answer needs interactionId (or correlationId) and responsePayload, or the request's kawait-interaction-id header echoed",
-        )
-    if value == b"null":
-        raise PoisonRecord("missing-fields", "the answer is null")
-    return _completion(record, named, value, _echoed(record, HEADER_RESUME_TOKEN), AnswerEnvelope())
-
-
-def _envelope(value: bytes) -> AnswerEnvelope | None:
-    """The envelope, or None for JSON that is none.
-
-    Raises:
-        PoisonRecord: not JSON at all.
-    """
-    try:
-        return decode_answer(value)
-    except msgspec.ValidationError:
-        return None
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise PoisonRecord("not-json", str(error)) from error
-
-
-def _echoed(record: Record, wanted: str) -> str | None:
-    """One of the request's headers, where the answer echoes it; the last one of a name counts."""
-    echoed = [value for name, value in record.headers if name == wanted and value is not None]
-    return echoed[-1].decode(errors="replace") if echoed else None
-
-
-def _completion(
-    record: Record, named: str, payload: bytes, token: str | None, envelope: AnswerEnvelope
-) -> tuple[ProviderCompletion, InteractionRef | None]:
-    try:
-        ref = parse_interaction_id(named)
-    except PeerError:
-        ref = None
-    completion = ProviderCompletion(
-        ref.execution_id if ref is not None else "",
-        named,
-        payload,
-        token,
-        envelope.idempotency_key,
-        envelope.actor,
-        envelope.tenant_id,
-        record.topic,
-        record.partition,
-        record.offset,
-    )
-    return completion, ref

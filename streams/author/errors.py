@@ -1,0 +1,50 @@
+"""What the author's code can do wrong, as the engine sees it."""
+
+from __future__ import annotations
+
+from pydantic import ValidationError
+
+from schemas.errors import StepError
+from topologies.pipeline.steps import RunStep
+
+
+class StepFailed(StepError):
+    """The author's function raised.
+
+    Attributes:
+        code: Of a `StepError` its own; WRONG_OUTPUT for a value of another type; else STEP_FAILED.
+        retryable: What the step's `retry` and the error say.
+    """
+
+    def __init__(self, step: RunStep, error: Exception) -> None:
+        self.code = _code(error)
+        own = getattr(error, "retryable", True) if isinstance(error, StepError) else True
+        self.retryable = own and step.retry.is_retryable(error)
+        super().__init__(f"step {step.step_id}: {type(error).__name__}: {error}")
+
+
+class AggregateTooLarge(StepError):
+    """More items than an aggregate may hold."""
+
+    code = "AGGREGATE_TOO_LARGE"
+    retryable = False
+
+
+class OutputTooLarge(StepError):
+    """A step's output is larger than a record may be."""
+
+    code = "OUTPUT_TOO_LARGE"
+    retryable = False
+
+
+def _code(error: Exception) -> str:
+    if isinstance(error, StepError):
+        return error.code
+    return "WRONG_OUTPUT" if isinstance(error, ValidationError) else "STEP_FAILED"
+
+
+def describe_error(error: BaseException) -> tuple[str, str, bool]:
+    """An outcome's code, message, and whether another attempt may help."""
+    if isinstance(error, StepError):
+        return error.code, str(error), error.retryable
+    return "STEP_FAILED", f"{type(error).__name__}: {error}", True

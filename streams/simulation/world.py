@@ -1,0 +1,543 @@
+"""The world of one seed: machines, an outside party, a clock, and everything that can go wrong between them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from schemas import codec
+from schemas.envelopes import CancelCommand
+from schemas.errors import InstanceFenced
+from schemas.identity import home_partition
+from schemas.names import Names
+from schemas.topics import topic_name
+from state.interaction import InteractionStatus
+from state.keys import TABLES, interaction_key
+from streams.clock import ManualClock
+from streams.doors.submissions import send
+from streams.log.memory.broker import CommitFault
+from streams.log.memory.log import MemoryLog
+from streams.simulation import verdict
+from streams.simulation.ledger import Ledger, Violation
+from streams.simulation.machines import Killed, Machine, consumer_of, task_insides, transactional_id_of
+from streams.simulation.outside import Outside
+from streams.simulation.scenario import Scenario
+from streams.worker.topics import ensure_topics, verify_topics
+
+STEPS = 7
+"""Numbered steps of a commit (`streams.engine.loop`)."""
+
+ROUNDS_MAX = 3_000
+"""Rounds of peace after which a run that has not come to rest never will."""
+
+SUSPICIOUS = ("a batch could not be decided", "an event cannot be committed")
+"""What a worker logs when its own code is wrong."""
+
+_ROLES = ("core", "core", "core", "ingress", "continuation")
+
+
+def without_trace(_text: str) -> None:
+    """Nobody reads the moves of a run."""
+
+
+@dataclass(slots=True)
+class Coverage:
+    """What a number of runs have exercised."""
+
+    kills: Counter[tuple[str, int]] = field(default_factory=Counter)
+    stalls: Counter[tuple[str, int]] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
+    outcomes: Counter[str] = field(default_factory=Counter)
+    shapes: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: Coverage) -> None:
+        """Count another run."""
+        for name in self.__slots__:
+            getattr(self, name).update(getattr(other, name))
+
+
+class Failed(AssertionError):
+    """A run in which something did not hold.
+
+    Attributes:
+        seed: Plays it again.
+    """
+
+    def __init__(self, seed: int, why: str) -> None:
+        self.seed = seed
+        super().__init__(
+            f"seed {seed}: {why}\n    again, with every move: python -m streams.simulation --seed {seed} --trace"
+        )
+
+
+class World:
+    """Everything there is in one run."""
+
+    def __init__(self, scenario: Scenario, say: Callable[[str], None], logs: list[dict[str, Any]]) -> None:
+        self.scenario = scenario
+        self.rng = Random(scenario.seed ^ 0x5EED)  # noqa: S311 - a simulation is no secret
+        self.clock = ManualClock()
+        self.log = MemoryLog(clock=self.clock)
+        self.names = Names.of(scenario.pipeline.app)
+        self.coverage = Coverage()
+        self.coverage.shapes[scenario.shape] += 1
+        self.tracing = say is not without_trace
+        self._say = say
+        self._logs = logs
+        self._logs_read = 0
+        ensure_topics(scenario.pipeline, self.log)
+        topic_ids = verify_topics(scenario.pipeline, self.log)
+        names = [f"machine-{number}" for number in range(scenario.machines)]
+        self.machines = [
+            Machine(name, scenario.pipeline, self.log, self.clock, topic_ids, static=scenario.static) for name in names
+        ]
+        self.ledger = Ledger(scenario, self.log, self.names, self.say)
+        self.outside = Outside(scenario, self.log, self.rng, self.say)
+        self.doors = self.log.plain_producer()
+        self.unsubmitted = list(scenario.submissions)
+        self.cancelled: set[str] = set()
+        self.jumped_back = False
+        self.passed_ms = 0
+        self._armed: dict[str, tuple[int, str]] = {}
+        self._stepping: list[tuple[Machine, str]] = []
+        self._away_for = 0
+        self._is_peace = False
+        self._found: Violation | None = None
+        self._moves = self._weighted_moves()
+
+    def say(self, text: str) -> None:
+        """Trace."""
+        self._say(text)
+
+    # --- the whole run -----------------------------------------------------------------------------------------------
+
+    def play(self) -> None:
+        """Trouble, peace, verdict."""
+        if self.tracing:
+            self.say(self.scenario.describe())
+        self.scenario.author.reset()
+        self.machines[0].start(self.at)
+        if self.scenario.early or self.rng.random() < 0.5:
+            self.submit()
+        if self.rng.random() < 0.5:
+            self._armed["continuation"] = self.rng.randint(1, STEPS), "kill"
+        for _ in range(self.scenario.steps):
+            self.move()
+            self.watch()
+        self.make_peace()
+        self.come_to_rest()
+        verdict.check(self)
+        for execution_id, ending in self.ledger.ended.items():
+            del execution_id
+            self.coverage.outcomes[type(ending).__name__] += 1
+
+    def watch(self) -> None:
+        """What must hold after every move."""
+        if self._found is not None:
+            raise self._found
+        if self._away_for == 0:
+            self.ledger.follow()
+        for event in self._logs[self._logs_read :]:
+            if self.tracing:
+                self.say(f"log: { ({name: value for name, value in event.items() if name != 'exc_info'}) }")
+            text = str(event.get("event", ""))
+            if any(text.startswith(start) for start in SUSPICIOUS):
+                raise Violation(f"a worker logged {event}")
+        self._logs_read = len(self._logs)
+        if self.rng.random() < 0.05 and self._away_for == 0 and not self._stepping:
+            self.coverage.faults["tables compared"] += 1
+            verdict.check_tables(self)
+            verdict.check_waiting(self)
+
+    # --- moves -------------------------------------------------------------------------------------------------------
+
+    def _weighted_moves(self) -> tuple[list[Callable[[], None]], list[int]]:
+        moves: list[tuple[Callable[[], None], int]] = [
+            (self.step_some, 60),
+            (self.step_all, 12),
+            (self.run_job, 25),
+            (self.hear_outside, 25),
+            (self.pass_time, 12),
+            (self.submit, 4),
+            (self.arm_kill, 5),
+            (self.arm_stall, 4 if self.scenario.machines > 1 else 2),
+            (self.start_machine, 6),
+            (self.fail_commit, 4),
+            (self.expire_transaction, 2),
+            (self.go_away, 2),
+            (self.compact, 2),
+            (self.trim, 1),
+            (self.keep_disk, 2),
+            (self.close_machine, 1),
+            (self.stall_machine, 2 if self.scenario.machines > 1 else 0),
+            (self.usurp, 1),
+        ]
+        if self.scenario.jumps:
+            moves.append((self.jump, 4))
+        if self.scenario.stalls:
+            moves.append((self.overstay, 3))
+        if self.scenario.cancels:
+            moves.append((self.cancel, 2))
+        return [move for move, _ in moves], [weight for _, weight in moves]
+
+    def move(self) -> None:
+        """One move, drawn."""
+        moves, weights = self._moves
+        self.rng.choices(moves, weights)[0]()
+        if self._away_for > 0:
+            self._away_for -= 1
+            if self._away_for == 0:
+                self.say("broker: back")
+                self.log.set_available(available=True)
+
+    def running(self) -> list[Machine]:
+        """Machines that can be stepped now: alive, and not in the middle of a step."""
+        busy = {machine.name for machine, _ in self._stepping}
+        return [
+            machine
+            for machine in self.machines
+            if machine.worker is not None and not machine.is_stalled and machine.name not in busy
+        ]
+
+    def step_some(self) -> None:
+        """Step one loop."""
+        running = self.running()
+        if running:
+            self.step(self.rng.choice(running), self.rng.choice(_ROLES))
+
+    def step_all(self) -> None:
+        """Step every loop of one machine."""
+        running = self.running()
+        if running:
+            machine = self.rng.choice(running)
+            for role in ("ingress", "core", "continuation"):
+                if machine.worker is not None:
+                    self.step(machine, role)
+
+    def step(self, machine: Machine, role: str) -> bool:
+        """Step one loop; a kill inside it ends the machine."""
+        assert machine.worker is not None
+        self._stepping.append((machine, role))
+        try:
+            return machine.worker.loops[role].step()
+        except Killed:
+            self.say(f"{machine.name}: killed in {role}")
+            machine.kill()
+            return True
+        except InstanceFenced as error:
+            self.say(f"{machine.name}: exits, {error}")
+            machine.kill()
+            return True
+        finally:
+            self._stepping.pop()
+
+    def run_job(self) -> None:
+        """Run one job of a pool."""
+        pools = [pool for machine in self.machines if not machine.is_stalled for pool in machine.pools if pool.jobs]
+        if pools:
+            pool = self.rng.choice(pools)
+            pool.run_one(self.rng.randrange(len(pool.jobs)))
+
+    def overstay(self) -> None:
+        """A job overstays its limit."""
+        pools = [pool for machine in self.machines for pool in machine.pools if pool.jobs]
+        if pools and not self._is_peace:
+            pool = self.rng.choice(pools)
+            self.say("a job overstays its limit")
+            self.coverage.faults["job overstays"] += 1
+            pool.overstay(self.rng.randrange(len(pool.jobs)))
+
+    def hear_outside(self) -> None:
+        """The outside party does something."""
+        if self._away_for == 0:
+            self.outside.act()
+
+    def submit(self) -> None:
+        """Submit the next execution, or one again."""
+        if self._away_for > 0:
+            return
+        execution_id = (
+            self.unsubmitted.pop(0) if self.unsubmitted else self.rng.choice(sorted(self.scenario.submissions))
+        )
+        self.say(f"door: submits {execution_id}")
+        send(self.scenario.pipeline, self.doors, self.scenario.submissions[execution_id], timeout_s=1)
+
+    def cancel(self) -> None:
+        """Cancel an execution."""
+        if self._away_for > 0 or self.rng.random() < 0.5:
+            return
+        execution_id = self.rng.choice(sorted(self.scenario.submissions))
+        self.cancelled.add(execution_id)
+        self.say(f"door: cancels {execution_id}")
+        partition = home_partition(execution_id, self.scenario.pipeline.partitions)
+        command = codec.encode(CancelCommand(execution_id, "no longer wanted"))
+        self.doors.send(self.names.commands, command, key=execution_id.encode(), partition=partition, timeout_s=1)
+
+    def pass_time(self) -> None:
+        """Let some time pass; seldom enough to meet a deadline, but when there is one, to just about there."""
+        deadline_ms = self.outside.next_deadline_ms()
+        if deadline_ms is not None and self.rng.random() < 0.15:
+            self.advance(max(deadline_ms + self.rng.choice((-200, -1, 0, 1, 200)) - self.clock.now_ms(), 1))
+            return
+        most = self.rng.choice((30, 300, 300, 1_500, 6_000, 70_000 if self.scenario.silence else 12_000))
+        self.advance(self.rng.randint(1, most))
+
+    def advance(self, by_ms: int) -> None:
+        """Let time pass."""
+        self.say(f"clock: {by_ms} ms pass")
+        self.passed_ms += by_ms
+        self.clock.advance(by_ms)
+
+    def jump(self) -> None:
+        """Somebody sets the wall clock."""
+        by_ms = self.rng.choice((-90_000, -5_000, -300, 300, 5_000, 90_000))
+        self.jumped_back = True
+        self.coverage.faults["clock jump"] += 1
+        self.say(f"clock: set by {by_ms} ms")
+        self.clock.jump(self.clock.now_ms() + by_ms)
+
+    # --- trouble -----------------------------------------------------------------------------------------------------
+
+    def at(self, machine: Machine, step: int) -> None:
+        """Before each numbered step of a commit."""
+        role = self._stepping[-1][1]
+        if step <= 6 and role == "core":  # step 7 releases offers
+            try:
+                self.check_offers(machine)
+            except Violation as found:  # the loop would take it for an event that cannot be decided
+                self._found = found
+                raise Killed from found
+        if role not in self._armed or self._armed[role][0] != step:
+            return
+        _, what = self._armed.pop(role)
+        self.say(f"{machine.name}: {what} before step {step} of {role}")
+        if what == "kill":
+            self.coverage.kills[role, step] += 1
+            raise Killed
+        if what == "break":
+            self.coverage.faults["broken after the commit"] += 1
+            raise RuntimeError("broken by the simulation")
+        self.coverage.stalls[role, step] += 1
+        self._stall_in_commit(machine, role)
+
+    def check_offers(self, machine: Machine) -> None:
+        """Nothing is offered before its completion is committed."""
+        for task in machine.tasks:
+            store, sessions, _ = task_insides(task)
+            for session in sessions.values():
+                keys = [interaction_key(session.unit_id, index) for index in session.offers]
+                for key, value in zip(keys, store.get_many(keys), strict=True):
+                    folded = self.ledger.rows.get(key)
+                    if value is None or (folded is not None and folded.status is InteractionStatus.PENDING):
+                        self.ledger.follow()
+                        folded = self.ledger.rows.get(key)
+                        if value is None or folded is None or folded.status is InteractionStatus.PENDING:
+                            raise Violation(f"{key!r} was offered before its completion was committed")
+
+    def _stall_in_commit(self, machine: Machine, role: str) -> None:
+        """The world goes on while one loop stands in the middle of its commit."""
+        loop = machine.worker.loops[role] if machine.worker else None
+        consumer = consumer_of(loop) if loop else None
+        if consumer is not None and self.rng.random() < 0.7:
+            self.say(f"{machine.name}: its session of {role} ends")
+            self.log.kick(consumer)
+        if loop is not None and self.rng.random() < 0.4:
+            self.say(f"{machine.name}: its transaction of {role} times out")
+            self.log.expire_transaction(transactional_id_of(loop))
+        if self.rng.random() < 0.5:
+            self.start_machine()
+        for _ in range(self.rng.randint(3, 25)):
+            running = self.running()
+            if running and self.rng.random() < 0.75:
+                other = self.rng.choice(running)
+                self.step(other, role if self.rng.random() < 0.7 else self.rng.choice(_ROLES))
+                for pool in other.pools:
+                    if pool.jobs:
+                        pool.run_one(0)
+            else:
+                self.rng.choice((self.run_job, self.hear_outside, self.pass_time))()
+        self.say(f"{machine.name}: goes on")
+
+    def arm_kill(self) -> None:
+        """The next loop of a role that comes to a step is killed there; seldom it only raises, once the batch is committed."""
+        if self.rng.random() < 0.1:
+            self._armed[self.rng.choice(("core", "ingress"))] = self.rng.choice((6, 7)), "break"
+        else:
+            self._arm("kill")
+
+    def arm_stall(self) -> None:
+        """The next loop of a role that comes to a step stands still there for a while."""
+        self._arm("stall")
+
+    def _arm(self, what: str) -> None:
+        self._armed[self.rng.choice(("core", "core", "ingress", "continuation"))] = self.rng.randint(1, STEPS), what
+
+    def start_machine(self) -> None:
+        """Start a machine that is down, or wake one that is stalled."""
+        down = [machine for machine in self.machines if machine.worker is None or machine.is_stalled]
+        if not down or self._away_for > 0:
+            return
+        machine = self.rng.choice(down)
+        if machine.is_stalled:
+            self.say(f"{machine.name}: wakes up")
+            machine.is_stalled = False
+            return
+        if not machine.static:
+            self._bury(machine)
+        disk = machine.lose_disk(self.rng)
+        self.say(f"{machine.name}: starts with {disk}")
+        self.coverage.faults[f"start with {disk}"] += 1
+        machine.start(self.at)
+
+    def _bury(self, machine: Machine) -> None:
+        """The session and the transactions of a dead process end."""
+        for loop in [loop for worker in machine.dead for loop in worker.loops.values()]:
+            consumer = consumer_of(loop)
+            if consumer is not None:
+                self.log.kick(consumer)
+            self.log.expire_transaction(transactional_id_of(loop))
+        machine.dead = []
+
+    def fail_commit(self) -> None:
+        """The next commit goes wrong."""
+        faults: tuple[CommitFault, ...] = ("abort", "before", "after", "after")
+        fault = self.rng.choice(faults)
+        self.say(f"broker: the next commit fails ({fault})")
+        self.coverage.faults[f"commit {fault}"] += 1
+        self.log.fail_next_commit(fault)
+
+    def expire_transaction(self) -> None:
+        """A dead machine's session and transactions end at last."""
+        dead = [machine for machine in self.machines if machine.dead and machine.worker is None]
+        if dead:
+            machine = self.rng.choice(dead)
+            self.say(f"{machine.name}: its sessions end")
+            self._bury(machine)
+
+    def go_away(self) -> None:
+        """The broker goes away for a while."""
+        if self._away_for == 0 and not self._stepping:
+            self._away_for = self.rng.randint(1, 8)
+            self.say(f"broker: away for {self._away_for} moves")
+            self.coverage.faults["broker away"] += 1
+            self.log.set_available(available=False)
+
+    def compact(self) -> None:
+        """The changelogs are compacted."""
+        self.coverage.faults["compaction"] += 1
+        self.log.compact()
+
+    def trim(self) -> None:
+        """Retention removes what was consumed."""
+        if self._away_for > 0:
+            return
+        self.coverage.faults["retention"] += 1
+        for role, topics in (("core", (self.names.commands,)), ("continuation", (self.names.continuations,))):
+            verdict.trim(self, role, topics)
+
+    def keep_disk(self) -> None:
+        """Remember a disk, for a restart from a backup."""
+        machine = self.rng.choice(self.machines)
+        machine.old_disk = machine.disks.copied()
+
+    def close_machine(self) -> None:
+        """Stop a machine cleanly."""
+        running = self.running()
+        if len(running) > 1 or (running and self.rng.random() < 0.2):
+            machine = self.rng.choice(running)
+            self.say(f"{machine.name}: stops")
+            assert machine.worker is not None
+            machine.worker.close()
+            machine.kill()
+
+    def stall_machine(self) -> None:
+        """A machine is not scheduled any more; its sessions end."""
+        running = self.running()
+        if len(running) < 2:
+            return
+        machine = self.rng.choice(running)
+        machine.is_stalled = True
+        self.say(f"{machine.name}: stands still")
+        self.coverage.faults["zombie"] += 1
+        assert machine.worker is not None
+        for loop in machine.worker.loops.values():
+            consumer = consumer_of(loop)
+            if consumer is not None:
+                self.log.kick(consumer)
+            if self.rng.random() < 0.3:
+                self.log.expire_transaction(transactional_id_of(loop))
+
+    def usurp(self) -> None:
+        """A second process takes a machine's name; the first one learns of it when it is stepped."""
+        running = self.running()
+        if not running or not self.scenario.static or len(self.machines) > 4 or self._away_for > 0:
+            return
+        first = self.rng.choice(running)
+        self.say(f"{first.name}: a second process takes its name")
+        self.coverage.faults["second process"] += 1
+        second = Machine(first.name, self.scenario.pipeline, self.log, self.clock, first._topic_ids, static=True)  # noqa: SLF001
+        self.machines.append(second)
+        second.start(self.at)
+
+    # --- peace -------------------------------------------------------------------------------------------------------
+
+    def make_peace(self) -> None:
+        """Nothing goes wrong from now on, but for a kill of each role that was armed and has not met its step."""
+        self.say("--- peace ---")
+        self._is_peace = True
+        self._away_for = 0
+        self._armed = {role: (step, what) for role, (step, what) in self._armed.items() if what == "kill"}
+        self.log.set_available(available=True)
+        while self.unsubmitted:
+            self.submit()
+        for machine in self.machines:
+            machine.is_stalled = False
+            if machine.worker is None:
+                self._bury(machine)
+        names = {machine.name for machine in self.machines if machine.worker is not None}
+        if not names:
+            self.machines[0].start(self.at)
+
+    def come_to_rest(self) -> None:
+        """Go on until nothing happens any more."""
+        quiet, pause_ms = 0, 100
+        for _ in range(ROUNDS_MAX):
+            moved = self.round()
+            self.watch()
+            quiet = 0 if moved else quiet + 1
+            if moved:
+                pause_ms = 100
+            if quiet < 2:
+                continue
+            if self.ledger.is_over() and verdict.is_consumed(self):
+                return
+            self.advance(pause_ms)
+            pause_ms = min(pause_ms * 2, 30_000)
+        raise Violation(f"the run does not come to rest: {verdict.describe_open(self)}")
+
+    def round(self) -> bool:
+        """One step of every loop, every job, every answer."""
+        moved = False
+        for machine in self.machines:
+            if machine.worker is None:
+                self._bury(machine)
+        if not self.running():  # two processes of one name may both have met a newer one
+            self.machines[0].start(self.at)
+        for machine in list(self.machines):
+            for role in ("ingress", "core", "continuation"):
+                if machine.worker is not None:
+                    moved |= self.step(machine, role)
+            for pool in machine.pools:
+                while pool.jobs:
+                    pool.run_one()
+                    moved = True
+        return bool(self.outside.answer_all()) or moved
+
+    def changelogs(self) -> dict[str, str]:
+        """Changelog topic -> key prefix."""
+        return {
+            topic_name(self.scenario.pipeline.app, f"{table}-changelog"): prefix for prefix, table in TABLES.items()
+        }

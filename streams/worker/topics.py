@@ -1,0 +1,114 @@
+"""Topics of a pipeline: as they must be, made where they are missing, refused where they differ; and who may do what with them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+import structlog
+
+from schemas.errors import LogUnavailable, TopicMismatch
+from schemas.topics import Acl, acls, catalogue, mismatches
+from streams.log.seam import Log, TopicSpec
+from topologies.pipeline.ends import TopicOutput, TopicSource
+from topologies.pipeline.model import Pipeline
+from topologies.pipeline.transports import KafkaTransport
+
+logger = structlog.get_logger("kawait.worker")
+
+TOPICS_TIMEOUT_S = 30.0
+
+
+def topic_specs(pipeline: Pipeline) -> list[TopicSpec]:
+    """Every topic that the pipeline needs, as it must be."""
+    settings = catalogue(
+        pipeline.app,
+        partitions=pipeline.partitions,
+        replication_factor=pipeline.replication_factor,
+        facts_retention_ms=pipeline.retention.facts_ms,
+        external=pipeline.external_topics,
+    )
+    return [TopicSpec(spec.name, spec.partitions, spec.replication_factor, spec.config) for spec in settings]
+
+
+def ensure_topics(pipeline: Pipeline, log: Log, *, timeout_s: float = TOPICS_TIMEOUT_S) -> list[str]:
+    """Create what is missing and refuse what does not fit.
+
+    Returns:
+        Names of the topics that were created.
+
+    Raises:
+        TopicMismatch: a topic has other settings than the pipeline needs; nothing was changed in it.
+    """
+    specs = topic_specs(pipeline)
+    known = log.topics([spec.name for spec in specs], timeout_s)
+    missing = [spec for spec in specs if spec.name not in known]
+    if missing:
+        log.create_topics(missing, timeout_s)
+    verify_topics(pipeline, log, timeout_s=timeout_s)
+    return [spec.name for spec in missing]
+
+
+def verify_topics(pipeline: Pipeline, log: Log, *, timeout_s: float = TOPICS_TIMEOUT_S) -> Mapping[str, str]:
+    """Check every topic.
+
+    Returns:
+        Topic ids by name.
+
+    Raises:
+        TopicMismatch: a topic is missing or has other settings than the pipeline needs; every one is named.
+    """
+    settings = catalogue(
+        pipeline.app,
+        partitions=pipeline.partitions,
+        replication_factor=pipeline.replication_factor,
+        facts_retention_ms=pipeline.retention.facts_ms,
+        external=pipeline.external_topics,
+    )
+    known = log.topics([spec.name for spec in settings], timeout_s)
+    problems: list[str] = []
+    missing: list[str] = []
+    for spec in settings:
+        state = known.get(spec.name)
+        if state is None:
+            missing.append(spec.name)
+        else:
+            problems += mismatches(spec, state.partitions, state.config)
+    if missing:
+        named = f"{missing[0]} and {len(missing) - 1} more" if len(missing) > 1 else missing[0]
+        problems.append(
+            f"missing topics: {named}; create them with `kawait topics {pipeline.path} --app {pipeline.app}`"
+        )
+    if problems:
+        raise TopicMismatch("\n".join(problems))
+    return {name: state.topic_id for name, state in known.items()}
+
+
+def wait_for_topics(pipeline: Pipeline, log: Log, stop: threading.Event) -> Mapping[str, str] | None:
+    """Check the topics, waiting for the broker as long as it takes; None when told to stop meanwhile.
+
+    Raises:
+        TopicMismatch: a topic is missing or not as it must be.
+    """
+    waiting = False
+    while not stop.is_set():
+        try:
+            return verify_topics(pipeline, log, timeout_s=5.0)
+        except LogUnavailable as error:
+            if not waiting:
+                logger.warning("waiting for the broker", detail=str(error))
+                waiting = True
+            stop.wait(1.0)
+    return None
+
+
+def pipeline_acls(pipeline: Pipeline) -> list[Acl]:
+    """The permissions that a pipeline's principals need."""
+    transports = [step.transport for step in pipeline.await_steps if isinstance(step.transport, KafkaTransport)]
+    requests = [transport.request_topic for transport in transports]
+    responses = [transport.response_topic for transport in transports]
+    if isinstance(pipeline.output, TopicOutput):
+        requests.append(pipeline.output.topic)
+    if isinstance(pipeline.source, TopicSource):
+        responses.append(pipeline.source.topic)
+    return acls(pipeline.app, requests=requests, responses=responses)
