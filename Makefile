@@ -9,6 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTHON := $(BIN)/python
 ARGS ?=
+BASE ?=
 # Seeds that the simulator plays in `make test`; KAWAIT_SEEDS=20000 make simulation looks further.
 KAWAIT_SEEDS ?= 2000
 export KAWAIT_SEEDS
@@ -27,7 +28,7 @@ help:
 	@echo "make demo        csv-payments end to end, in memory: 12 rows (ARGS='--rows 1000' goes to kawait demo)"
 	echo "make test        lint, types, import rules, all tests, the simulator, and the tests on a real Kafka"
 	echo "make acceptance  every promise of the issues, with a report"
-	echo "make bench       throughput, latency, restore; prints a table, writes JSON and a plot"
+	echo "make bench       throughput, latency, restore; prints a table, writes JSON and a plot (BASE=commit: compares with that commit)"
 	echo "make lint        lint, types, import rules"
 	echo "make nightly     the tests that take longer than an ordinary run may"
 
@@ -114,9 +115,10 @@ nightly: kafka
 acceptance: kafka
 	@$(PYTHON) -m tests.acceptance $(ARGS)
 
+# BASE=<commit> measures that commit and this tree in turns instead.
 .PHONY: bench
 bench: kafka
-	@$(PYTHON) -m bench $(ARGS)
+	@$(PYTHON) -m bench $(if $(BASE),against $(BASE)) $(ARGS)
 
 # --- upkeep -------------------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from streams.demo.run import SAMPLE
+from streams.demo.memory import memory_stage
+from streams.demo.run import SAMPLE, DemoSettings
 
 Run = Callable[..., Result]
 SHARED_SAMPLE = Path(__file__).parents[2] / ".." / "shared" / "data" / "payments_12.csv"
@@ -58,6 +59,19 @@ def test_a_person_sees_the_file_and_its_first_lines(run: Run, tmp_path: Path) ->
     assert shown[1].strip().startswith("csvId,recipient,amount")
     assert "12 payments in memory: 4 approved, 8 rejected" in shown[-1]
     assert result.stderr == ""
+
+
+def test_a_broker_of_its_own_is_said_to_be_young(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stage(settings: DemoSettings, environ: dict[str, str], folder: Path, **_: object) -> object:
+        return memory_stage(settings, environ, folder)
+
+    monkeypatch.setattr("streams.demo.kafka.kafka_stage", stage)
+    young = run("demo", "--kafka", "--json", "--output", tmp_path)
+    assert last_line(young)["rows"] == 12
+    assert young.stderr.splitlines()[-1].startswith("This broker has just started")
+    monkeypatch.setenv("KAWAIT_BOOTSTRAP", "127.0.0.1:1")
+    given = run("demo", "--kafka", "--output", tmp_path)
+    assert "just started" not in given.output
 
 
 def test_the_suspending_path_writes_the_same_bytes(run: Run, tmp_path: Path) -> None:
