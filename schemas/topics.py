@@ -97,8 +97,8 @@ TOPICS: tuple[Topic, ...] = (
     Topic("facts", "execution id", "every fact", "home", _KEPT, ("core",), ("core", "http", "cli", "everybody")),
     Topic(
         suffix="replies",
-        key="reply id",
-        value="Reply",
+        key="reply id, or execution id where nobody gave one",
+        value="ExecutionOutcome",
         spread="any",
         # Retention removes whole closed segments, so segments must be shorter than it.
         config={"cleanup.policy": "delete", "retention.ms": str(REPLIES_RETENTION_MS), "segment.ms": "600000"},
@@ -157,8 +157,8 @@ class TopicSettings(NamedTuple):
     partitions: int
     replication_factor: int
     config: Mapping[str, str]
-    spread: Spread
-    bytes_min: int
+    spread: Spread = "any"
+    bytes_min: int = 0
 
 
 def topic_name(app: str, suffix: str) -> str:

@@ -103,5 +103,16 @@ def completion_of(
     """What the owner of an item is told of one run of its suffix."""
     if isinstance(result, Exception):
         code, message, retryable = describe_error(result)
-        return ContinuationCompletion(execution_id, unit_id, item_index, attempt, [], code, message, retryable)
-    return ContinuationCompletion(execution_id, unit_id, item_index, attempt, result)
+        return ContinuationCompletion(
+            execution_id=execution_id,
+            unit_id=unit_id,
+            item_index=item_index,
+            attempt=attempt,
+            outputs=[],
+            error_code=code,
+            error_message=message,
+            retryable=retryable,
+        )
+    return ContinuationCompletion(
+        execution_id=execution_id, unit_id=unit_id, item_index=item_index, attempt=attempt, outputs=result
+    )

@@ -164,12 +164,12 @@ class ContinuationTask(StatelessTask):
 def _as_failure(completion: ContinuationCompletion, code: str, message: str) -> ContinuationCompletion:
     """The same item, as a failure that no retry mends."""
     return ContinuationCompletion(
-        completion.execution_id,
-        completion.unit_id,
-        completion.item_index,
-        completion.attempt,
-        [],
-        code,
-        message[:MESSAGE_CHARS_MAX],
+        execution_id=completion.execution_id,
+        unit_id=completion.unit_id,
+        item_index=completion.item_index,
+        attempt=completion.attempt,
+        outputs=[],
+        error_code=code,
+        error_message=message[:MESSAGE_CHARS_MAX],
         retryable=False,
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from schemas import codec, facts, limits
-from schemas.envelopes import DeadLetter, ProviderCompletion, Refusal, Reply
+from schemas.envelopes import DeadLetter, ExecutionOutcome, ProviderCompletion, Refusal
 from schemas.identity import home_partition, interaction_id, parse_interaction_id
 from schemas.names import Names
 from schemas.topics import CHANGELOG_DELETE_RETENTION_MS
@@ -230,7 +230,7 @@ def check_endings(world: World) -> None:
     replies = Counter(
         (reply.execution_id, reply.status)
         for record in records(world.log, world.names.replies)
-        if isinstance(reply := codec.decode(record.value), Reply)
+        if isinstance(reply := codec.decode(record.value), ExecutionOutcome)
     )
     for execution_id in world.ledger.ended:
         execution = _execution(world.ledger, execution_id)

@@ -22,8 +22,8 @@ from schemas import codec
 from schemas.envelopes import (
     CancelCommand,
     DeadLetter,
+    ExecutionOutcome,
     Refusal,
-    Reply,
     RequestEnvelope,
     SubmitCommand,
 )
@@ -294,12 +294,12 @@ class TopologyTestDriver:
             if isinstance(value := codec.decode(record.value), DeadLetter)
         ]
 
-    def replies(self) -> list[Reply]:
+    def replies(self) -> list[ExecutionOutcome]:
         """Outcomes as waiting doors see them."""
         return [
             value
             for record in self.records(self.names.replies)
-            if isinstance(value := codec.decode(record.value), Reply)
+            if isinstance(value := codec.decode(record.value), ExecutionOutcome)
         ]
 
     def metric(self, name: str, **labels: str) -> float:

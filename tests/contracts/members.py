@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from schemas.topics import TopicSettings
 from streams.log.seam import (
     GroupConsumer,
     Isolation,
@@ -13,7 +14,6 @@ from streams.log.seam import (
     Producer,
     Record,
     TopicPartition,
-    TopicSpec,
 )
 
 PATIENCE_S = 20.0
@@ -88,7 +88,7 @@ class Bench:
 
     def topic(self, word: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
         name = self.name(word)
-        self.log.create_topics([TopicSpec(name, partitions, 1, config or {})], 20)
+        self.log.create_topics([TopicSettings(name, partitions, 1, config or {})], 20)
         return name
 
     def producer(self, word: str = "p") -> Producer:

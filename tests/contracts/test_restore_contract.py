@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from schemas.topics import TopicSettings
 from state.tables.memory import MemoryStoreFactory
 from state.tables.rocksdb import RocksStoreFactory
 from state.tables.store import ChangelogPosition, Store, StoreFactory
 from streams.clock import ManualClock, SystemClock
 from streams.engine.restore import Restore
 from streams.log.memory.log import MemoryLog
-from streams.log.seam import Log, TopicPartition, TopicSpec
+from streams.log.seam import Log, TopicPartition
 from tests.contracts.members import Bench, wait_until
 
 DAY_MS = 86_400_000
@@ -244,7 +245,7 @@ def test_missing_topics_are_named_and_waited_for(bench: Bench, log: Log) -> None
     )
     assert not restore.step(0.1)
     assert name in restore.waiting_for
-    log.create_topics([TopicSpec(name, 1, 1, {"cleanup.policy": "compact"})], 20)
+    log.create_topics([TopicSettings(name, 1, 1, {"cleanup.policy": "compact"})], 20)
     wait_until(lambda: restore.step(0.1), "the restore is done")
 
 

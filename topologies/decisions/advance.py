@@ -115,7 +115,14 @@ def _release_itemised(pipeline: Pipeline, execution: ExecutionRecord, unit: Unit
 def _resume_at(
     execution: ExecutionRecord, unit: UnitRecord, step_index: int, now_ms: int
 ) -> facts.ContinuationSegmentCreated:
-    return facts.ContinuationSegmentCreated(execution.execution_id, now_ms, unit.unit_id, None, 1, step_index)
+    return facts.ContinuationSegmentCreated(
+        execution_id=execution.execution_id,
+        at_ms=now_ms,
+        unit_id=unit.unit_id,
+        item_index=None,
+        attempt=1,
+        next_step=step_index,
+    )
 
 
 def _go_on(
@@ -178,7 +185,13 @@ def park(execution: ExecutionRecord, unit: UnitRecord, *, completed: int, now_ms
     assert unit.source_count is not None, "only a unit whose source ended is parked"
     return [
         Append(
-            facts.BoundaryDispatchCompleted(execution.execution_id, now_ms, unit.unit_id, unit.source_count, completed),
+            facts.BoundaryDispatchCompleted(
+                execution_id=execution.execution_id,
+                at_ms=now_ms,
+                unit_id=unit.unit_id,
+                expected=unit.source_count,
+                completed=completed,
+            ),
         ),
         Append(facts.SegmentSuspended(execution.execution_id, now_ms, unit.unit_id)),
         CloseSession(unit.unit_id),
@@ -206,7 +219,11 @@ def _ask(
     return [
         open_unit(step, execution, unit_id, itemised=False, now_ms=now_ms),
         *dispatch(step, execution, unit_id, None, SourceItem(request, key), held=held, now_ms=now_ms),
-        Append(facts.BoundaryDispatchCompleted(execution.execution_id, now_ms, unit_id, 1, 0)),
+        Append(
+            facts.BoundaryDispatchCompleted(
+                execution_id=execution.execution_id, at_ms=now_ms, unit_id=unit_id, expected=1, completed=0
+            )
+        ),
         Append(facts.SegmentSuspended(execution.execution_id, now_ms, unit_id)),
     ]
 

@@ -40,13 +40,24 @@ def expire(
         "skip" if isinstance(step.on_timeout, Skip) else "value" if isinstance(step.on_timeout, Value) else "fail"
     )
     timed_out = Append(
-        facts.InteractionTimedOut(unit.execution_id, now_ms, unit.unit_id, interaction.item_index, resolution)
+        facts.InteractionTimedOut(
+            execution_id=unit.execution_id,
+            at_ms=now_ms,
+            unit_id=unit.unit_id,
+            item_index=interaction.item_index,
+            resolution=resolution,
+        )
     )
     match step.on_timeout:
         case Skip():
             assert interaction.item_index is not None, "check refuses skip on a scalar await"
             skipped = facts.ContinuationCompleted(
-                unit.execution_id, now_ms, unit.unit_id, interaction.item_index, 1, []
+                execution_id=unit.execution_id,
+                at_ms=now_ms,
+                unit_id=unit.unit_id,
+                item_index=interaction.item_index,
+                attempt=1,
+                outputs=[],
             )
             return [timed_out, Append(skipped)]
         case Value() as value:

@@ -13,8 +13,9 @@ from typing import Literal
 from schemas.errors import LogError, LogUnavailable, RecordTooLarge, TransactionAborted
 from schemas.identity import murmur2
 from schemas.limits import SESSION_TIMEOUT_MS
+from schemas.topics import TopicSettings
 from streams.clock import Clock, ManualClock
-from streams.log.seam import Isolation, Record, TopicPartition, TopicSpec
+from streams.log.seam import Isolation, Record, TopicPartition
 
 CommitFault = Literal["abort", "before", "after"]
 """How a commit goes wrong: refused; answer lost before it happened; answer lost after it happened."""
@@ -72,7 +73,7 @@ class Partition:
 class Topic:
     """A topic and its partitions."""
 
-    def __init__(self, spec: TopicSpec, topic_id: str) -> None:
+    def __init__(self, spec: TopicSettings, topic_id: str) -> None:
         self.spec = spec
         self.topic_id = topic_id
         self.partitions = [Partition() for _ in range(spec.partitions)]

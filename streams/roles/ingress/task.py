@@ -75,7 +75,9 @@ class IngressTask(StatelessTask):
         except (ValueError, RecursionError) as error:
             raise PoisonRecord("wrong-shape", str(Misfit.of(source.type.name, error))) from error
         identity = execution_id(DEFAULT_TENANT, pipeline.name, f"topic:{source.topic}:{key}")
-        command = SubmitCommand(identity, DEFAULT_TENANT, pipeline.name, key, payload)
+        command = SubmitCommand(
+            execution_id=identity, tenant_id=DEFAULT_TENANT, pipeline=pipeline.name, submission_key=key, input=payload
+        )
         self._send_home(command, outputs)
 
     def _rekey(self, record: Record, outputs: Outputs) -> None:
