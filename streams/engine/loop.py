@@ -27,6 +27,7 @@ from schemas.errors import (
     OffsetOutOfRange,
     ProducerFenced,
     RecordTooLarge,
+    StateBroken,
     TransactionAborted,
     UsageError,
 )
@@ -488,6 +489,8 @@ class TransactionalLoop:
         if self._pool is None:
             return
         for finished in self._pool.take():
+            if isinstance(finished.error, StateBroken):  # a broken disk is no item's fault
+                raise finished.error
             cast("Task", finished.owner).finished(finished)
 
     def consumed(self, at: TopicPartition) -> int:
@@ -536,7 +539,7 @@ class TransactionalLoop:
                 self._bisect(batch, error)
             self._wait(0.05)
             return False
-        except UsageError:
+        except (UsageError, StateBroken):
             raise
         except Exception as error:
             if self._is_committed:  # deciding it again would do it twice
