@@ -28,7 +28,7 @@ from topologies.decisions.admission import Misshapen, Shape
 
 PIPELINE = Path(__file__).parent / "project" / "pipeline.yaml"
 AWAIT = 1
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
