@@ -15,6 +15,7 @@ KAWAIT_SEEDS ?= 2000
 export KAWAIT_SEEDS
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
+# What is linted: ours, and not what a user tries out beside it.
 SOURCES := $(wildcard connectors schemas state streams topologies kawait.py hatch_build.py tests bench)
 
 PIP_INSTALL := $(PYTHON) -m pip install --quiet
@@ -81,8 +82,8 @@ demo: $(RUNTIME)
 
 .PHONY: lint
 lint: $(DEV)
-	@$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	@$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy $(SOURCES)
 	$(BIN)/lint-imports
 

@@ -23,6 +23,7 @@ from schemas.errors import (
     LogUnavailable,
     ProducerFenced,
     RecordTooLarge,
+    StateBroken,
     TransactionAborted,
     UsageError,
 )
@@ -146,7 +147,7 @@ class TransactionalLoop:
         except InstanceFenced as error:
             if self.membership.is_ghost(error):  # the membership is another member's already
                 self.membership.leave()
-                self._close_tasks()
+                self._forget(self.owned.close())
                 self.owned.assigned = ()
             return False
         self._take_results()
@@ -161,7 +162,7 @@ class TransactionalLoop:
     def close(self) -> None:
         """Stop cleanly: no batch is open between steps, so there is only membership and memory to give up."""
         self.membership.leave()
-        self._close_tasks()
+        self._forget(self.owned.close())
         self.membership.drop_producer()
 
     def _ensure_clients(self) -> bool:
@@ -182,12 +183,9 @@ class TransactionalLoop:
 
         Never rewind onto stale rows; never make a new producer before polling when fenced: a zombie would fence the rightful owner.
         """
-        self._close_tasks()
+        self._forget(self.owned.close())
         self.membership.drop_producer(fenced=fenced)
         self._aborts = self._part = 0
-
-    def _close_tasks(self) -> None:
-        self._forget(self.owned.close())
 
     def _forget(self, closed: Sequence[Task]) -> None:
         """Entries of tasks that are closed are decided by whoever owns their partition next."""
@@ -256,6 +254,8 @@ class TransactionalLoop:
         if self._pool is None:
             return
         for finished in self._pool.take():
+            if isinstance(finished.error, StateBroken):  # a broken disk is no item's fault
+                raise finished.error
             finished.done(finished.result, finished.error)
 
     def _gather(self) -> list[Entry]:
@@ -299,7 +299,7 @@ class TransactionalLoop:
                 self._bisect(batch, error)
             self._wait(ABORTED_PAUSE_S)
             return False
-        except UsageError:
+        except (UsageError, StateBroken):
             raise
         except Exception as error:
             if self._is_committed:  # deciding it again would do it twice

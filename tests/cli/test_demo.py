@@ -8,14 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from click.testing import Result
 
 from streams.demo.memory import memory_stage
 from streams.demo.run import SAMPLE, DemoSettings
 
 Run = Callable[..., Result]
-SHARED_SAMPLE = Path(__file__).parents[2] / ".." / "shared" / "data" / "payments_12.csv"
+LARGER_SAMPLE = Path(__file__).parents[1] / "data" / "payments_1k.csv"
 
 
 def last_line(result: Result) -> dict[str, Any]:
@@ -136,6 +135,6 @@ def test_an_output_folder_that_cannot_be_written_is_named(run: Run, tmp_path: Pa
     assert f"{tmp_path / 'file'} cannot be written" in result.stderr
 
 
-@pytest.mark.skipif(not SHARED_SAMPLE.exists(), reason="the sample's origin is not beside the checkout")
-def test_the_packaged_sample_is_the_shared_one() -> None:
-    assert SAMPLE.read_bytes() == SHARED_SAMPLE.read_bytes()
+def test_the_sample_is_the_beginning_of_the_larger_one() -> None:
+    """So the outcome of a row is the same in both."""
+    assert LARGER_SAMPLE.read_bytes().startswith(SAMPLE.read_bytes().rstrip())

@@ -16,7 +16,8 @@ from streams.log.seam import (
     TopicPartition,
 )
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
+"""A wait that should take a moment; so long only on a machine that is very busy."""
 
 
 def wait_until(done: Callable[[], object], what: str, patience_s: float = PATIENCE_S) -> None:

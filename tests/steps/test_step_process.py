@@ -27,7 +27,7 @@ from topologies.reading.choice import PipelineChoice
 
 PIPELINE = Path(__file__).parent / "project" / "pipeline.yaml"
 AWAIT = 1
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
