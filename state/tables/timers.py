@@ -36,7 +36,8 @@ class TimerIndex:
 
     def __init__(self) -> None:
         self._due: dict[bytes, int] = {}
-        self._buckets: dict[int, set[bytes]] = {}
+        self._buckets: dict[int, dict[bytes, None]] = {}
+        """Keys in the order in which they were armed, so that equal runs ring in equal order; a set's order differs by process."""
         self._heap: list[int] = []
 
     def __len__(self) -> int:
@@ -54,15 +55,15 @@ class TimerIndex:
             bucket = due_ms // BUCKET_MS
             keys = self._buckets.get(bucket)
             if keys is None:
-                keys = self._buckets[bucket] = set()
+                keys = self._buckets[bucket] = {}
                 heapq.heappush(self._heap, bucket)
-            keys.add(key)
+            keys[key] = None
 
     def _remove(self, key: bytes, due_ms: int) -> None:
         del self._due[key]
         bucket = due_ms // BUCKET_MS
         keys = self._buckets[bucket]
-        keys.discard(key)
+        del keys[key]
         if not keys:
             del self._buckets[bucket]  # its heap entry is skipped when it comes up
 

@@ -20,13 +20,18 @@ from state.unit import UnitRecord
 from streams.log.memory.log import MemoryLog
 from streams.log.seam import Record, TopicPartition
 from streams.simulation.scenario import Say, Scenario
+from streams.simulation.violation import Breach, Violation
 
 ENDINGS = (facts.RunSucceeded, facts.RunFailed, facts.RunCancelled)
 AFTER_THE_END = (facts.CompletionRefused,)
 
 
-class Violation(AssertionError):
-    """An invariant does not hold."""
+def records_of(log: MemoryLog, topic: str) -> list[Record]:
+    """Every committed record that a topic still has."""
+    partitions = [TopicPartition(topic, number) for number in range(log.topics([topic], 1)[topic].partitions)]
+    reader = log.reader()
+    reader.assign(log.start_offsets(partitions, 1))
+    return reader.poll(1_000_000, 0)
 
 
 class Rows:
@@ -74,15 +79,17 @@ class Ledger:
     def _take(self, fact: Fact, record: Record) -> None:
         self._say(f"fact [{record.partition}]@{record.offset}: {_text(fact)}")
         if home_partition(fact.execution_id, self._scenario.pipeline.partitions) != record.partition:
-            raise Violation(f"{fact} is in partition {record.partition}, which is not its home")
+            raise Violation(
+                Breach.FACT_AWAY_FROM_HOME, f"{fact} is in partition {record.partition}, which is not its home"
+            )
         if fact.execution_id in self.ended and not isinstance(fact, AFTER_THE_END):
-            raise Violation(f"{fact} after {self.ended[fact.execution_id]}")
+            raise Violation(Breach.FACT_AFTER_THE_END, f"{fact} after {self.ended[fact.execution_id]}")
+        self._once(fact)
         try:
             fold(self.rows, fact)
         except IllegalTransition as error:
-            raise Violation(f"the facts do not fold: {error}") from error
+            raise Violation(Breach.IMPOSSIBLE_TRANSITION, f"the facts do not fold: {error}") from error
         self.facts.append(fact)
-        self._once(fact)
         unit_id = getattr(fact, "unit_id", None)
         if isinstance(fact, ENDINGS):
             self._check_end(fact)
@@ -97,7 +104,7 @@ class Ledger:
                 self.admitted[iid] = fact
                 self._answered[fact.unit_id] += 1
                 if timed_out is not None and timed_out.resolution != "value":
-                    raise Violation(f"{fact} was admitted after {timed_out}")
+                    raise Violation(Breach.ADMITTED_AFTER_TIMEOUT, f"{fact} was admitted after {timed_out}")
                 self._count("admitted", iid)
             case facts.InteractionTimedOut():
                 iid = interaction_id(fact.unit_id, fact.item_index)
@@ -122,7 +129,7 @@ class Ledger:
     def _count(self, what: str, which: str) -> None:
         self.seen[what, which] += 1
         if self.seen[what, which] > 1:
-            raise Violation(f"{which} was {what} twice")
+            raise Violation(Breach.HAPPENED_TWICE, f"{which} was {what} twice")
 
     def _check_window(self, unit_id: str, fact: Fact) -> None:
         unit: UnitRecord | None = self.rows.get(unit_key(unit_id))
@@ -132,20 +139,24 @@ class Ledger:
         unanswered = unit.dispatched - self._answered[unit_id]
         open_ = unit.dispatched - unit.outputs
         if unanswered > window:
-            raise Violation(f"{unanswered} unanswered items of unit {unit_id}, the window is {window}")
+            raise Violation(
+                Breach.WINDOW_EXCEEDED, f"{unanswered} unanswered items of unit {unit_id}, the window is {window}"
+            )
         if unit.live and not self._one_session and open_ > window:
-            raise Violation(f"{open_} unresolved items of unit {unit_id}, the window is {window}")
+            raise Violation(
+                Breach.WINDOW_EXCEEDED, f"{open_} unresolved items of unit {unit_id}, the window is {window}"
+            )
 
     def _check_end(self, fact: Fact) -> None:
         self.ended[fact.execution_id] = fact
         for step in self._scenario.pipeline.await_steps:
             unit: UnitRecord | None = self.rows.get(unit_key(f"{fact.execution_id}.{step.index}"))
             if unit is not None and unit.is_open:
-                raise Violation(f"{fact} leaves unit {unit.unit_id} open")
+                raise Violation(Breach.UNIT_LEFT_OPEN, f"{fact} leaves unit {unit.unit_id} open")
             if unit is not None and unit.itemised and isinstance(fact, facts.RunSucceeded):
                 wanted = unit.source_count
                 if not unit.dispatched == unit.outputs == wanted:
-                    raise Violation(f"{fact.execution_id} succeeded with {unit}")
+                    raise Violation(Breach.ITEMS_MISSING, f"{fact.execution_id} succeeded with {unit}")
 
     # --- asked by others ---------------------------------------------------------------------------------------------
 

@@ -12,8 +12,10 @@ from state.tables.memory import MemoryStoreFactory
 from streams.clock import ManualClock
 from streams.engine.loop import TransactionalLoop
 from streams.engine.pool import Finished
+from streams.log.memory.broker import Group, Partition
 from streams.log.memory.consumer import MemoryGroupConsumer
 from streams.log.memory.log import MemoryLog
+from streams.log.seam import TopicPartition
 from streams.roles.core.task import CoreTask
 from streams.telemetry.metrics import Metrics
 from streams.testing.inline_pool import InlinePool
@@ -169,6 +171,24 @@ def consumer_of(loop: TransactionalLoop) -> MemoryGroupConsumer | None:
 def transactional_id_of(loop: TransactionalLoop) -> str:
     """The loop's transactional id."""
     return loop.membership.role.transactional_id
+
+
+def group_of(log: MemoryLog, name: str) -> Group:
+    """A consumer group as the broker knows it, which no client may ask."""
+    return log._broker.group(name)  # noqa: SLF001
+
+
+def partition_of(log: MemoryLog, at: TopicPartition) -> Partition:
+    """A partition as the broker keeps it."""
+    return log._broker.partition(at)  # noqa: SLF001
+
+
+def is_member(log: MemoryLog, consumer: MemoryGroupConsumer, *, though_rebalancing: bool = False) -> bool:
+    """Whether a consumer owns what it thinks it owns; while its group rebalances it may go on, but does not for long."""
+    group = group_of(log, consumer.group)
+    generation = consumer.metadata().generation
+    is_current = consumer.member_id in group.members and group.generation == generation
+    return is_current and (though_rebalancing or not group.rebalancing)
 
 
 def task_insides(task: CoreTask) -> tuple[Any, Any, Any]:

@@ -150,6 +150,10 @@ class Outside:
             token = None
         self._send(asked.step, asked.request.interaction_id, payload, token, "judged", proven=True)
 
+    def answer_with(self, asked: Asked, payload: Any) -> None:
+        """An answer that somebody else has chosen."""
+        self._send(asked.step, asked.request.interaction_id, payload, asked.request.resume_token, "judged", proven=True)
+
     def _payload(self, step: AwaitStep, request: dict[str, Any], variant: int) -> Any:
         return self._scenario.author.answer(request, projected=step.projection is not None, variant=variant)
 

@@ -1,9 +1,14 @@
-"""Planted bugs: known mistakes that the simulator must catch, so that its silence means something."""
+"""Planted bugs: known mistakes that the simulator must catch, so that its silence means something.
+
+Each names the breach that it causes, and is caught only by that: one that fails for another reason may have died, and nobody would know.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -16,10 +21,11 @@ from state.interaction import InteractionStatus
 from streams.engine.loop import TransactionalLoop
 from streams.roles.core.deadlines import Deadlines
 from streams.roles.core.deciders import Deciders
-from streams.roles.core.events import OutputPublished, PublicationBroke, ResultCollected, SegmentBroke, SegmentEnded
 from streams.roles.core.live_window import Sessions
 from streams.roles.core.local_work import LocalWork
 from streams.roles.core.session import Session
+from streams.simulation.violation import Breach, Failed
+from streams.simulation.watch import WORK_ENDS
 from topologies.decisions import admission
 from topologies.decisions.decision import Append, Duplicate
 from topologies.decisions.dispatch import dispatch_items
@@ -28,6 +34,26 @@ from topologies.pipeline.payloads import PayloadType
 
 Swap = tuple[Any, str, Any]
 """Owner, attribute, what takes its place."""
+
+
+@dataclass(frozen=True)
+class Plant:
+    """A known mistake.
+
+    Attributes:
+        swaps: Puts it in place.
+        breach: What it must be caught by.
+        saying: A regular expression that the words of the failure must match, where the name alone could mean something else.
+    """
+
+    swaps: Callable[[], list[Swap]]
+    breach: Breach
+    saying: str = ""
+
+    def is_caught_by(self, failed: Failed) -> bool:
+        """Whether a run failed for the reason that this mistake gives it."""
+        return failed.breach is self.breach and re.search(self.saying, str(failed)) is not None
+
 
 # --- mistakes that the design warns of ------------------------------------------------------------------------------------------------
 
@@ -73,11 +99,10 @@ def _count_a_duplicate() -> list[Swap]:
             return [Append(again)]
         return decisions
 
-    table: dict[Any, Any] = {
-        **interaction.TRANSITIONS,
-        (InteractionStatus.COMPLETED, facts.BoundaryCompletionAdmitted): InteractionStatus.COMPLETED,
-    }
-    return [(admission, "_second_answer", second), (interaction, "TRANSITIONS", table)]
+    admitted = facts.BoundaryCompletionAdmitted
+    table = dict(interaction._EVOLVE)  # noqa: SLF001
+    table[InteractionStatus.COMPLETED, admitted] = table[InteractionStatus.PENDING, admitted]
+    return [(admission, "_second_answer", second), (interaction, "_EVOLVE", table)]
 
 
 def _rewind_after_unknown() -> list[Swap]:
@@ -148,11 +173,12 @@ class _Stubborn(Session):
 def _forget_local_work() -> list[Swap]:
     """Local work counts as over when its job ends, not when its result is decided: it is started again in between."""
     is_running = LocalWork.is_running
-    ends = (SegmentEnded, SegmentBroke, OutputPublished, PublicationBroke, ResultCollected)
 
     def forgetting(work: LocalWork, execution_id: str) -> bool:
-        waiting = [entry.event for entry in work._agenda.ready if isinstance(entry.event, ends)]  # noqa: SLF001
-        return is_running(work, execution_id) and execution_id not in {event.execution_id for event in waiting}
+        if execution_id in work._starting:  # noqa: SLF001
+            return True
+        ended = (entry.event for entry in work._agenda.ready if isinstance(entry.event, WORK_ENDS))  # noqa: SLF001
+        return is_running(work, execution_id) and all(end.execution_id != execution_id for end in ended)
 
     return [(LocalWork, "is_running", forgetting)]
 
@@ -185,24 +211,24 @@ def _type_by_the_branch() -> list[Swap]:
     return [(Pipeline, "item_type", item_type)]
 
 
-PLANTS: Mapping[str, Callable[[], list[Swap]]] = {
-    "skip-offsets": _skip_offsets,
-    "offer-before-commit": _offer_before_commit,
-    "count-a-duplicate": _count_a_duplicate,
-    "rewind-after-unknown": _rewind_after_unknown,
-    "number-items-by-commits": _number_items_by_commits,
-    "read-on-after-failure": _read_on_after_failure,
-    "forget-local-work": _forget_local_work,
-    "blame-the-content": _blame_the_content,
-    "expire-over-backlog": _expire_over_backlog,
-    "type-by-the-branch": _type_by_the_branch,
+PLANTS: Mapping[str, Plant] = {
+    "skip-offsets": Plant(_skip_offsets, Breach.ZOMBIE_COMMITTED),
+    "offer-before-commit": Plant(_offer_before_commit, Breach.OFFERED_BEFORE_COMMIT),
+    "count-a-duplicate": Plant(_count_a_duplicate, Breach.HAPPENED_TWICE, "was admitted twice"),
+    "rewind-after-unknown": Plant(_rewind_after_unknown, Breach.HAPPENED_TWICE),
+    "number-items-by-commits": Plant(_number_items_by_commits, Breach.OUTPUTS_DIFFER, "undisturbed, on the other path"),
+    "read-on-after-failure": Plant(_read_on_after_failure, Breach.OUTPUTS_DIFFER, "undisturbed, on the other path"),
+    "forget-local-work": Plant(_forget_local_work, Breach.WORK_STARTED_TWICE),
+    "blame-the-content": Plant(_blame_the_content, Breach.EVENT_BLAMED, "the commit of .* was refused"),
+    "expire-over-backlog": Plant(_expire_over_backlog, Breach.TIMED_OUT_IN_TIME),
+    "type-by-the-branch": Plant(_type_by_the_branch, Breach.UNEXPECTED_ENDING, "validation error for Yes"),
 }
 
 
 @contextmanager
 def planted(name: str | None) -> Iterator[None]:
     """Plant a bug for a while; None plants none."""
-    swaps = PLANTS[name]() if name else []
+    swaps = PLANTS[name].swaps() if name else []
     before = [(where, attribute, getattr(where, attribute)) for where, attribute, _ in swaps]
     try:
         for where, attribute, value in swaps:

@@ -2,10 +2,16 @@
 
     while things go wrong   a move at a time, drawn by the seed: step a loop, run a job, answer, let time pass, or break something
     then                    faults end, the outside answers what it means to answer, time passes to the deadlines
-    at last                 every invariant is checked: `streams.simulation.verdict`
+    at last                 every invariant is checked
 
 A kill is an exception raised between two numbered steps of the commit. A stall runs other moves inside the commit of one loop: another
 process takes its partitions, its transaction times out, and then it goes on as if nothing had happened.
+
+    world      what there is, and the moves that can be made         |  each imports those above it only
+    tables     rows against facts                                    |
+    watch      what must hold after every move                       |
+    verdict    what must hold at the end, with `undisturbed`         |
+    run        plays a world under watch, then asks for the verdict  |
 """
 
 from __future__ import annotations
@@ -21,8 +27,18 @@ from typing import Any
 
 import structlog
 
+from state.keys import unit_key
+from streams.log.seam import TopicPartition
+from streams.simulation import verdict
+from streams.simulation.coverage import Coverage
+from streams.simulation.machines import group_of, partition_of
 from streams.simulation.scenario import PROJECT, bounded, draw
-from streams.simulation.world import Coverage, Failed, World, without_trace
+from streams.simulation.violation import Breach, Failed, Violation
+from streams.simulation.watch import Watch
+from streams.simulation.world import World, without_trace
+
+ROUNDS_MAX = 3_000
+"""Rounds of peace after which a run that has not come to rest never will."""
 
 
 def simulate(seed: int, *, project: Path = PROJECT, say: Callable[[str], None] | None = None) -> Coverage:
@@ -35,21 +51,90 @@ def simulate(seed: int, *, project: Path = PROJECT, say: Callable[[str], None] |
     try:
         scenario = draw(seed, project, output_dir / "out")
         with bounded(scenario.bounds), quiet_logs() as logs:
-            world = World(scenario, say or without_trace, logs)
+            world = World(scenario, say or without_trace)
             try:
-                world.play()
-            except Failed:
-                raise
-            except AssertionError as error:
-                raise Failed(seed, f"{error}\n    {scenario.describe()}") from error
+                play(world, Watch(world, logs))
+            except Violation as found:
+                raise Failed(seed, found.breach, f"{found}\n    {scenario.describe()}") from found
             except Exception as error:
                 where = "".join(traceback.format_tb(error.__traceback__)[-3:])
-                raise Failed(
-                    seed, f"a worker raised {type(error).__name__}: {error}\n    {scenario.describe()}\n{where}"
-                ) from error
+                why = f"a worker raised {type(error).__name__}: {error}\n    {scenario.describe()}\n{where}"
+                raise Failed(seed, Breach.WORKER_RAISED, why) from error
             return world.coverage
     finally:
         shutil.rmtree(output_dir, ignore_errors=True)
+
+
+def play(world: World, watch: Watch) -> None:
+    """Trouble, peace, verdict."""
+    world.begin()
+    for _ in range(world.scenario.steps):
+        world.move()
+        watch.after_move()
+    world.make_peace()
+    _come_to_rest(world, watch)
+    verdict.check(world)
+    world.coverage.outcomes.update(type(ending).__name__ for ending in world.ledger.ended.values())
+
+
+# --- rest --------------------------------------------------------------------------------------------------------------
+
+
+def _come_to_rest(world: World, watch: Watch) -> None:
+    """Go on until everything has ended and nothing happens any more; when nothing happens before, let time pass."""
+    quiet, pause_ms = 0, 100
+    for _ in range(ROUNDS_MAX):
+        moved = world.round()
+        watch.after_move()
+        quiet = 0 if moved else quiet + 1
+        if moved:
+            pause_ms = 100
+        if quiet < 2:
+            continue
+        if world.ledger.is_over() and _is_consumed(world):
+            return
+        world.advance(pause_ms)
+        pause_ms = min(pause_ms * 2, 30_000)
+    raise Violation(Breach.NEVER_AT_REST, f"the run does not come to rest: {_describe_open(world)}")
+
+
+def _is_consumed(world: World) -> bool:
+    """Whether every role has consumed its inputs to their ends."""
+    names, pipeline = world.names, world.scenario.pipeline
+    inputs = {
+        "core": (names.commands, names.completions),
+        "ingress": pipeline.response_topics,
+        "continuation": (names.continuations,),
+    }
+    return all(
+        _is_partition_consumed(world, role, TopicPartition(topic, number))
+        for role, topics in inputs.items()
+        for topic in topics
+        for number in range(pipeline.partitions)
+    )
+
+
+def _is_partition_consumed(world: World, role: str, at: TopicPartition) -> bool:
+    kept = partition_of(world.log, at)
+    if not kept.records or kept.records[-1].offset in kept.aborted:
+        return True
+    return group_of(world.log, world.names.group(role)).committed.get(at, 0) > kept.records[-1].offset
+
+
+def _describe_open(world: World) -> str:
+    """What has not ended."""
+    lines = [f"consumed: {_is_consumed(world)}"]
+    for execution_id in world.scenario.submissions:
+        if execution_id in world.ledger.ended:
+            continue
+        execution = world.ledger.execution(execution_id)
+        unit_id = execution.await_unit_id if execution else None
+        unit = world.ledger.rows.get(unit_key(unit_id)) if unit_id else None
+        lines.append(f"{execution}\n      {unit}")
+    return "\n      ".join(lines)
+
+
+# --- logs --------------------------------------------------------------------------------------------------------------
 
 
 @contextmanager

@@ -1,40 +1,29 @@
-"""The world of one seed: machines, an outside party, a clock, and everything that can go wrong between them."""
+"""The world of one seed: machines, an outside party and a clock, and the moves that each of them can make.
+
+A world judges nothing: `streams.simulation.run` makes its moves, `streams.simulation.watch` and `streams.simulation.verdict` look at it.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from random import Random
-from typing import Any
 
 from schemas import codec
 from schemas.envelopes import CancelCommand
 from schemas.errors import InstanceFenced
 from schemas.identity import home_partition
 from schemas.names import Names
-from schemas.topics import topic_name
-from state.interaction import InteractionStatus
-from state.keys import TABLES, interaction_key
 from streams.clock import ManualClock
 from streams.doors.submissions import send
 from streams.log.memory.broker import CommitFault
 from streams.log.memory.log import MemoryLog
-from streams.simulation import verdict
-from streams.simulation.ledger import Ledger, Violation
-from streams.simulation.machines import Killed, Machine, consumer_of, task_insides, transactional_id_of
+from streams.simulation.coverage import STEPS, Coverage
+from streams.simulation.ledger import Ledger
+from streams.simulation.machines import Killed, Machine, consumer_of, group_of, transactional_id_of
 from streams.simulation.outside import Outside
 from streams.simulation.scenario import Scenario
+from streams.simulation.violation import Violation
 from streams.worker.topics import ensure_topics, verify_topics
-
-STEPS = 7
-"""Numbered steps of a commit (`streams.engine.loop`)."""
-
-ROUNDS_MAX = 3_000
-"""Rounds of peace after which a run that has not come to rest never will."""
-
-SUSPICIOUS = ("a batch could not be decided", "an event cannot be committed")
-"""What a worker logs when its own code is wrong."""
 
 _ROLES = ("core", "core", "core", "ingress", "continuation")
 
@@ -43,40 +32,15 @@ def without_trace(_text: str) -> None:
     """Nobody reads the moves of a run."""
 
 
-@dataclass(slots=True)
-class Coverage:
-    """What a number of runs have exercised."""
-
-    kills: Counter[tuple[str, int]] = field(default_factory=Counter)
-    stalls: Counter[tuple[str, int]] = field(default_factory=Counter)
-    faults: Counter[str] = field(default_factory=Counter)
-    outcomes: Counter[str] = field(default_factory=Counter)
-    shapes: Counter[str] = field(default_factory=Counter)
-
-    def add(self, other: Coverage) -> None:
-        """Count another run."""
-        for name in self.__slots__:
-            getattr(self, name).update(getattr(other, name))
-
-
-class Failed(AssertionError):
-    """A run in which something did not hold.
+class World:
+    """Everything there is in one run.
 
     Attributes:
-        seed: Plays it again.
+        before_step: Called before each numbered step of a commit, with the machine, the role and the step. What it raises ends the run.
+        found: What `before_step` raised.
     """
 
-    def __init__(self, seed: int, why: str) -> None:
-        self.seed = seed
-        super().__init__(
-            f"seed {seed}: {why}\n    again, with every move: python -m streams.simulation --seed {seed} --trace"
-        )
-
-
-class World:
-    """Everything there is in one run."""
-
-    def __init__(self, scenario: Scenario, say: Callable[[str], None], logs: list[dict[str, Any]]) -> None:
+    def __init__(self, scenario: Scenario, say: Callable[[str], None]) -> None:
         self.scenario = scenario
         self.rng = Random(scenario.seed ^ 0x5EED)  # noqa: S311 - a simulation is no secret
         self.clock = ManualClock()
@@ -86,8 +50,6 @@ class World:
         self.coverage.shapes[scenario.shape] += 1
         self.tracing = say is not without_trace
         self._say = say
-        self._logs = logs
-        self._logs_read = 0
         ensure_topics(scenario.pipeline, self.log)
         topic_ids = verify_topics(scenario.pipeline, self.log)
         names = [f"machine-{number}" for number in range(scenario.machines)]
@@ -99,23 +61,21 @@ class World:
         self.doors = self.log.plain_producer()
         self.unsubmitted = list(scenario.submissions)
         self.cancelled: set[str] = set()
-        self.jumped_back = False
-        self.passed_ms = 0
+        self.clock_was_set = False
+        self.before_step: Callable[[Machine, str, int], None] = lambda _machine, _role, _step: None
+        self.found: Violation | None = None
         self._armed: dict[str, tuple[int, str]] = {}
         self._stepping: list[tuple[Machine, str]] = []
         self._away_for = 0
         self._is_peace = False
-        self._found: Violation | None = None
         self._moves = self._weighted_moves()
 
     def say(self, text: str) -> None:
-        """Trace."""
+        """Add a line to the trace of the run."""
         self._say(text)
 
-    # --- the whole run -----------------------------------------------------------------------------------------------
-
-    def play(self) -> None:
-        """Trouble, peace, verdict."""
+    def begin(self) -> None:
+        """Start the first machine, with or without something to do."""
         if self.tracing:
             self.say(self.scenario.describe())
         self.scenario.author.reset()
@@ -124,33 +84,27 @@ class World:
             self.submit()
         if self.rng.random() < 0.5:
             self._armed["continuation"] = self.rng.randint(1, STEPS), "kill"
-        for _ in range(self.scenario.steps):
-            self.move()
-            self.watch()
-        self.make_peace()
-        self.come_to_rest()
-        verdict.check(self)
-        for execution_id, ending in self.ledger.ended.items():
-            del execution_id
-            self.coverage.outcomes[type(ending).__name__] += 1
 
-    def watch(self) -> None:
-        """What must hold after every move."""
-        if self._found is not None:
-            raise self._found
-        if self._away_for == 0:
-            self.ledger.follow()
-        for event in self._logs[self._logs_read :]:
-            if self.tracing:
-                self.say(f"log: { ({name: value for name, value in event.items() if name != 'exc_info'}) }")
-            text = str(event.get("event", ""))
-            if any(text.startswith(start) for start in SUSPICIOUS):
-                raise Violation(f"a worker logged {event}")
-        self._logs_read = len(self._logs)
-        if self.rng.random() < 0.05 and self._away_for == 0 and not self._stepping:
-            self.coverage.faults["tables compared"] += 1
-            verdict.check_tables(self)
-            verdict.check_waiting(self)
+    # --- questions ---------------------------------------------------------------------------------------------------
+
+    @property
+    def is_broker_away(self) -> bool:
+        """Whether the broker answers nobody."""
+        return self._away_for > 0
+
+    @property
+    def is_between_steps(self) -> bool:
+        """Whether no loop stands in the middle of a step."""
+        return not self._stepping
+
+    def running(self) -> list[Machine]:
+        """Machines that can be stepped now: alive, and not in the middle of a step."""
+        busy = {machine.name for machine, _ in self._stepping}
+        return [
+            machine
+            for machine in self.machines
+            if machine.worker is not None and not machine.is_stalled and machine.name not in busy
+        ]
 
     # --- moves -------------------------------------------------------------------------------------------------------
 
@@ -192,15 +146,6 @@ class World:
             if self._away_for == 0:
                 self.say("broker: back")
                 self.log.set_available(available=True)
-
-    def running(self) -> list[Machine]:
-        """Machines that can be stepped now: alive, and not in the middle of a step."""
-        busy = {machine.name for machine, _ in self._stepping}
-        return [
-            machine
-            for machine in self.machines
-            if machine.worker is not None and not machine.is_stalled and machine.name not in busy
-        ]
 
     def step_some(self) -> None:
         """Step one loop."""
@@ -288,13 +233,12 @@ class World:
     def advance(self, by_ms: int) -> None:
         """Let time pass."""
         self.say(f"clock: {by_ms} ms pass")
-        self.passed_ms += by_ms
         self.clock.advance(by_ms)
 
     def jump(self) -> None:
         """Somebody sets the wall clock."""
         by_ms = self.rng.choice((-90_000, -5_000, -300, 300, 5_000, 90_000))
-        self.jumped_back = True
+        self.clock_was_set = True
         self.coverage.faults["clock jump"] += 1
         self.say(f"clock: set by {by_ms} ms")
         self.clock.jump(self.clock.now_ms() + by_ms)
@@ -304,12 +248,11 @@ class World:
     def at(self, machine: Machine, step: int) -> None:
         """Before each numbered step of a commit."""
         role = self._stepping[-1][1]
-        if step <= 6 and role == "core":  # step 7 releases offers
-            try:
-                self.check_offers(machine)
-            except Violation as found:  # the loop would take it for an event that cannot be decided
-                self._found = found
-                raise Killed from found
+        try:
+            self.before_step(machine, role, step)
+        except Violation as found:  # the loop would take it for an event that cannot be decided
+            self.found = found
+            raise Killed from found
         if role not in self._armed or self._armed[role][0] != step:
             return
         _, what = self._armed.pop(role)
@@ -322,20 +265,6 @@ class World:
             raise RuntimeError("broken by the simulation")
         self.coverage.stalls[role, step] += 1
         self._stall_in_commit(machine, role)
-
-    def check_offers(self, machine: Machine) -> None:
-        """Nothing is offered before its completion is committed."""
-        for task in machine.tasks:
-            store, sessions, _ = task_insides(task)
-            for session in sessions.values():
-                keys = [interaction_key(session.unit_id, index) for index in session.offers]
-                for key, value in zip(keys, store.get_many(keys), strict=True):
-                    folded = self.ledger.rows.get(key)
-                    if value is None or (folded is not None and folded.status is InteractionStatus.PENDING):
-                        self.ledger.follow()
-                        folded = self.ledger.rows.get(key)
-                        if value is None or folded is None or folded.status is InteractionStatus.PENDING:
-                            raise Violation(f"{key!r} was offered before its completion was committed")
 
     def _stall_in_commit(self, machine: Machine, role: str) -> None:
         """The world goes on while one loop stands in the middle of its commit."""
@@ -436,7 +365,9 @@ class World:
             return
         self.coverage.faults["retention"] += 1
         for role, topics in (("core", (self.names.commands,)), ("continuation", (self.names.continuations,))):
-            verdict.trim(self, role, topics)
+            for at, offset in group_of(self.log, self.names.group(role)).committed.items():
+                if at.topic in topics:
+                    self.log.trim(at, offset)
 
     def keep_disk(self) -> None:
         """Remember a disk, for a restart from a backup."""
@@ -501,23 +432,6 @@ class World:
         if not names:
             self.machines[0].start(self.at)
 
-    def come_to_rest(self) -> None:
-        """Go on until nothing happens any more."""
-        quiet, pause_ms = 0, 100
-        for _ in range(ROUNDS_MAX):
-            moved = self.round()
-            self.watch()
-            quiet = 0 if moved else quiet + 1
-            if moved:
-                pause_ms = 100
-            if quiet < 2:
-                continue
-            if self.ledger.is_over() and verdict.is_consumed(self):
-                return
-            self.advance(pause_ms)
-            pause_ms = min(pause_ms * 2, 30_000)
-        raise Violation(f"the run does not come to rest: {verdict.describe_open(self)}")
-
     def round(self) -> bool:
         """One step of every loop, every job, every answer."""
         moved = False
@@ -535,9 +449,3 @@ class World:
                     pool.run_one()
                     moved = True
         return bool(self.outside.answer_all()) or moved
-
-    def changelogs(self) -> dict[str, str]:
-        """Changelog topic -> key prefix."""
-        return {
-            topic_name(self.scenario.pipeline.app, f"{table}-changelog"): prefix for prefix, table in TABLES.items()
-        }

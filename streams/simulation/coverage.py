@@ -1,0 +1,32 @@
+"""What a number of simulated runs have exercised, counted: a fault that never comes proves nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+STEPS = 7
+"""Numbered steps of a commit (`streams.engine.loop`)."""
+
+
+@dataclass(slots=True)
+class Coverage:
+    """Counts of one run, or of several.
+
+    Attributes:
+        kills: By role and numbered step of the commit.
+        stalls: As `kills`.
+        outcomes: How executions ended.
+        shapes: Which pipelines were run.
+    """
+
+    kills: Counter[tuple[str, int]] = field(default_factory=Counter)
+    stalls: Counter[tuple[str, int]] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
+    outcomes: Counter[str] = field(default_factory=Counter)
+    shapes: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: Coverage) -> None:
+        """Count another run."""
+        for name in self.__slots__:
+            getattr(self, name).update(getattr(other, name))

@@ -1,0 +1,108 @@
+"""The tables of a simulated run against its facts: rows are what the facts fold to, on every machine and after every restore."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from schemas.identity import home_partition
+from schemas.topics import CHANGELOG_DELETE_RETENTION_MS
+from state.execution import ExecutionRecord
+from state.folding import encode_row
+from state.keys import PREFIXES, TABLES, prefix_span
+from state.tables.memory import MemoryStore
+from streams.engine.restore import Restore
+from streams.roles.core.task import CoreTask
+from streams.simulation.machines import consumer_of, is_idle, is_member, task_insides
+from streams.simulation.violation import Breach, Violation
+from streams.simulation.world import World
+
+
+def check_tables(world: World) -> None:
+    """The rows of every running task are what its partition's facts fold to."""
+    world.ledger.follow()
+    folded = folded_rows(world)
+    for machine in world.running():
+        assert machine.worker is not None
+        loop = machine.worker.loops["core"]
+        consumer = consumer_of(loop)
+        if consumer is None or not is_member(world.log, consumer):
+            continue
+        for task in machine.tasks:
+            store, _, _ = task_insides(task)
+            name = f"the tables of {machine.name}[{task.partition}]"
+            compare(Breach.TABLES_DIFFER, name, rows_of(store), folded.get(task.partition, {}))
+
+
+def folded_rows(world: World) -> dict[int, dict[bytes, bytes]]:
+    """What the facts fold to, by partition, as it is stored."""
+    by_partition: dict[int, dict[bytes, bytes]] = {}
+    partitions = world.scenario.pipeline.partitions
+    for key, record in world.ledger.rows.by_key.items():
+        execution_id = key[2:].decode().split(".")[0]
+        by_partition.setdefault(home_partition(execution_id, partitions), {})[key] = encode_row(record)
+    return by_partition
+
+
+def rows_of(store: Any) -> dict[bytes, bytes]:
+    """Every row of a store."""
+    return {key: value for prefix in PREFIXES.values() for key, value in store.scan(*prefix_span(prefix))}
+
+
+def compare(breach: Breach, tables: str, rows: dict[bytes, bytes], wanted: dict[bytes, bytes]) -> None:
+    """Find the first row that is not what the facts say."""
+    if rows == wanted:
+        return
+    keys = sorted(key for key in {*rows, *wanted} if rows.get(key) != wanted.get(key))
+    raise Violation(
+        breach,
+        f"{tables} are not what the facts say: {keys[0]!r} is {rows.get(keys[0])!r}, not {wanted.get(keys[0])!r} ({len(keys)} rows)",
+    )
+
+
+def check_restore(world: World) -> None:
+    """A fresh store, restored from the changelogs, is the same too."""
+    folded = folded_rows(world)
+    changelogs = {world.names.changelog(table): prefix for prefix, table in TABLES.items()}
+    for partition in range(world.scenario.pipeline.partitions):
+        restored = MemoryStore()
+        restore = Restore(
+            world.log,
+            restored,
+            topics=changelogs,
+            partition=partition,
+            clock=world.clock,
+            delete_retention_ms=CHANGELOG_DELETE_RETENTION_MS,
+            reopen=MemoryStore,
+        )
+        if not restore.step(1):
+            raise Violation(
+                Breach.RESTORE_DIFFERS, f"the restore of partition {partition} does not end: {restore.waiting_for}"
+            )
+        name = f"the restored tables of partition {partition}"
+        compare(Breach.RESTORE_DIFFERS, name, rows_of(restored), folded.get(partition, {}))
+
+
+def check_waiting(world: World) -> None:
+    """No execution waits without a timer, local work or a session."""
+    for machine in world.running():
+        for task in machine.tasks:
+            if not is_idle(task) or any(pool.is_busy for pool in machine.pools):
+                continue
+            assert machine.worker is not None
+            loop = machine.worker.loops["core"]
+            consumer = consumer_of(loop)
+            if loop._pending or consumer is None or not is_member(world.log, consumer):  # noqa: SLF001
+                continue
+            _check_waiting(world, task)
+
+
+def _check_waiting(world: World, task: CoreTask) -> None:
+    store, sessions, timers = task_insides(task)
+    armed = {key[2:].decode().split(".")[0] for key, _ in timers.armed(b"")}
+    serving = {session.execution_id for session in sessions.values() if session.is_ended or session.stream is not None}
+    for key, _ in store.scan(*prefix_span("e")):
+        execution: ExecutionRecord | None = world.ledger.rows.get(key)
+        if execution is not None and not execution.is_terminal and execution.execution_id not in armed | serving:
+            raise Violation(
+                Breach.WAITS_FOR_NOTHING, f"{execution.execution_id} ({execution.status}) waits for nothing"
+            )

@@ -1,0 +1,118 @@
+"""What must hold at every moment of a simulated run: checked after every move, and before the numbered steps of every commit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from state.interaction import InteractionStatus
+from state.keys import interaction_key
+from streams.roles.core.events import OutputPublished, PublicationBroke, ResultCollected, SegmentBroke, SegmentEnded
+from streams.simulation.machines import Machine, consumer_of, is_member, task_insides
+from streams.simulation.tables import check_tables, check_waiting
+from streams.simulation.violation import Breach, Violation
+from streams.simulation.world import World
+
+SUSPICIOUS = {
+    "a batch could not be decided": Breach.BATCH_NOT_DECIDED,
+    "an event cannot be committed": Breach.EVENT_BLAMED,
+}
+"""What a worker logs when its own code is wrong: how the line starts, and what that means here, where no record is too large."""
+
+WORK_ENDS = (SegmentEnded, SegmentBroke, OutputPublished, PublicationBroke, ResultCollected)
+"""Events that end the local work of an execution."""
+
+SENT = 4
+"""The numbered step of a commit before which the broker has taken the positions of the batch, or refused them."""
+
+COMMITTED = 6
+"""The numbered step of a commit before which the batch is committed."""
+
+RELEASE = 7
+"""The numbered step of a commit that releases what the batch decided, offers among it."""
+
+
+class Watch:
+    """Looks at a world while it is played.
+
+    Args:
+        logs: What its workers log, growing.
+    """
+
+    def __init__(self, world: World, logs: list[dict[str, Any]]) -> None:
+        self._world = world
+        self._logs = logs
+        self._logs_read = 0
+        self._zombies: set[tuple[Machine, str]] = set()
+        """The loops that have sent positions of partitions which are not theirs."""
+        world.before_step = self.before_step
+
+    def after_move(self) -> None:
+        """Check facts and logs, and now and then the tables."""
+        world = self._world
+        if world.found is not None:
+            raise world.found
+        if not world.is_broker_away:
+            world.ledger.follow()
+        self._read_logs()
+        if world.rng.random() < 0.05 and not world.is_broker_away and world.is_between_steps:
+            world.coverage.faults["tables compared"] += 1
+            check_tables(world)
+            check_waiting(world)
+
+    def before_step(self, machine: Machine, role: str, step: int) -> None:
+        """Check what a loop has done and is about to do."""
+        self._check_owner(machine, role, step)
+        if role == "core":
+            if step < RELEASE:
+                self._check_offers(machine)
+            else:
+                self._check_work(machine)
+
+    def _read_logs(self) -> None:
+        for event in self._logs[self._logs_read :]:
+            if self._world.tracing:
+                self._world.say(f"log: { ({name: value for name, value in event.items() if name != 'exc_info'}) }")
+            for start, breach in SUSPICIOUS.items():
+                if str(event.get("event", "")).startswith(start):
+                    raise Violation(breach, f"a worker logged {event}")
+        self._logs_read = len(self._logs)
+
+    def _check_owner(self, machine: Machine, role: str, step: int) -> None:
+        """Who does not own its partitions any more when it sends their positions never commits."""
+        assert machine.worker is not None
+        loop = machine, role
+        if step == SENT:
+            consumer = consumer_of(machine.worker.loops[role])
+            self._zombies.discard(loop)
+            if consumer is not None and not is_member(self._world.log, consumer, though_rebalancing=True):
+                self._zombies.add(loop)
+        elif step == COMMITTED and loop in self._zombies:
+            raise Violation(Breach.ZOMBIE_COMMITTED, f"{machine.name} committed as {role} for partitions it had lost")
+
+    def _check_work(self, machine: Machine) -> None:
+        """No local work is started while an earlier result of it waits to be decided."""
+        for task in machine.tasks:
+            waiting = {entry.event.execution_id for entry in task.agenda.ready if isinstance(entry.event, WORK_ENDS)}
+            for execution_id in waiting.intersection(task.work._starting):  # noqa: SLF001
+                raise Violation(Breach.WORK_STARTED_TWICE, f"{execution_id}: its first result waits to be decided")
+
+    def _check_offers(self, machine: Machine) -> None:
+        """Nothing is offered before its completion is committed."""
+        for task in machine.tasks:
+            store, sessions, _ = task_insides(task)
+            for session in sessions.values():
+                keys = [interaction_key(session.unit_id, index) for index in session.offers]
+                for key, value in zip(keys, store.get_many(keys), strict=True):
+                    if value is None or not self._is_answered(key):
+                        raise Violation(
+                            Breach.OFFERED_BEFORE_COMMIT, f"{key!r} was offered before its completion was committed"
+                        )
+
+    def _is_answered(self, key: bytes) -> bool:
+        """Whether the facts say so, those that the ledger has not read yet included."""
+        ledger = self._world.ledger
+        row = ledger.rows.get(key)
+        if row is None or row.status is InteractionStatus.PENDING:
+            ledger.follow()
+            row = ledger.rows.get(key)
+        return row is not None and row.status is not InteractionStatus.PENDING
