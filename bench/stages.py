@@ -19,7 +19,7 @@ import msgspec
 
 from bench.throughput import RunFailed, inputs_for
 from schemas.envelopes import RequestEnvelope
-from streams.author import calls, suffixes
+from streams.author import local, suffixes
 from streams.demo import provider_answers as mock
 from streams.demo.run import PIPELINE, TOKEN_NAME
 from streams.engine import loop
@@ -42,7 +42,7 @@ def _decide_name(arguments: tuple[Any, ...]) -> str:
 STAGES: tuple[tuple[Any, str, Name], ...] = (
     (source.SourceStream, "pull", "pool: pull items from the source"),
     (intake.Intake, "_unshaped", "pool: project and shape answers"),
-    (calls.LocalAuthor, "project", "pool: project and shape answers"),
+    (local.LocalAuthor, "project", "pool: project and shape answers"),
     (suffixes.Suffix, "run_chunk", "pool: run suffixes"),
     (local_work, "publish_object", "pool: publish the output"),
     (loop.TransactionalLoop, "_poll", "loop: poll"),

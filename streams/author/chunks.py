@@ -8,8 +8,7 @@ from typing import Generic, TypeVar
 from schemas import limits
 from schemas.envelopes import ContinuationCompletion
 from schemas.errors import CallTimeout
-from streams.author.calls import StepProcessEnded
-from streams.author.errors import describe_error
+from streams.author.errors import StepProcessEnded, describe_error
 
 Entry = TypeVar("Entry")
 Result = TypeVar("Result")

@@ -29,7 +29,8 @@ import msgspec
 import structlog
 
 from schemas.errors import StepError, UsageError
-from streams.author.calls import Items, Outcome, Starts, StepProcessEnded, StreamAsked
+from streams.author.calls import Items, Outcome, Starts, StreamAsked
+from streams.author.errors import StepProcessEnded
 from streams.author.messages import (
     READY,
     CloseItemsCall,

@@ -16,8 +16,9 @@ from typing import Final
 import msgspec
 
 from schemas.errors import KawaitError
-from streams.author.calls import Author, Items, LocalAuthor, Outcome, StepProcessEnded
-from streams.author.errors import describe_error
+from streams.author.calls import Author, Items, Outcome
+from streams.author.errors import StepProcessEnded, describe_error
+from streams.author.local import LocalAuthor
 from streams.author.messages import (
     READY,
     CloseItemsCall,

@@ -12,7 +12,8 @@ from schemas import limits
 from schemas.names import Names
 from state.keys import TABLES
 from state.tables.store import StoreFactory
-from streams.author.calls import Author, LocalAuthor
+from streams.author.calls import Author
+from streams.author.local import LocalAuthor
 from streams.clock import Clock
 from streams.engine.loop import TransactionalLoop
 from streams.engine.pool import Pool, ThreadPool

@@ -9,6 +9,7 @@ import pytest
 
 from schemas import facts, limits
 from schemas.facts import Fact
+from state.segment_input import segment_input
 from tests.decisions.given import (
     AWAIT,
     EXECUTION,
@@ -58,7 +59,7 @@ from tests.decisions.given import (
     timed_out,
 )
 from topologies.decisions import advance as core
-from topologies.decisions.advance import advance, segment_input
+from topologies.decisions.advance import advance
 from topologies.decisions.decision import (
     Append,
     CloseSession,

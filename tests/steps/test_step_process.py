@@ -18,8 +18,9 @@ import pytest
 
 from schemas.errors import StepError
 from schemas.facts import BoundaryCompletionAdmitted, ContinuationAttemptFailed, ContinuationCompleted
-from streams.author.calls import Author, Items, LocalAuthor, Outcome, StepProcessEnded, StreamAsked
-from streams.author.errors import describe_error
+from streams.author.calls import Author, Items, Outcome, StreamAsked
+from streams.author.errors import StepProcessEnded, describe_error
+from streams.author.local import LocalAuthor
 from streams.author.step_process import StepProcess
 from streams.testing.driver import TopologyTestDriver
 from topologies.pipeline.shapes import Misshapen, Shape, Unshaped

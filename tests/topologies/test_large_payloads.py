@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from schemas import limits
-from streams.author.calls import Items, LocalAuthor, Outcome, StreamAsked
+from streams.author.calls import Items, Outcome, StreamAsked
+from streams.author.local import LocalAuthor
 from streams.engine.loop import TransactionalLoop
 from streams.engine.task import Outputs
 from topologies.pipeline.items import SourceItem

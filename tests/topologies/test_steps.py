@@ -7,7 +7,7 @@ from threading import Event
 from typing import Any
 
 from schemas.facts import ContinuationAttemptFailed, SegmentAttemptFailed
-from streams.author.calls import LocalItems
+from streams.author.local import LocalItems
 from streams.engine.pool import ThreadPool
 from tests.topologies.outside import answer
 

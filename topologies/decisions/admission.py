@@ -29,7 +29,7 @@ from topologies.decisions.decision import Append, Decisions, Duplicate, JudgeHel
 from topologies.pipeline.model import Pipeline
 from topologies.pipeline.payloads import PayloadType
 from topologies.pipeline.shapes import Misshapen, Shape, Shaped, Unshaped
-from topologies.pipeline.steps import AwaitStep, Value
+from topologies.pipeline.steps import AwaitStep
 
 _replace = msgspec.structs.replace
 _PENDING, _COMPLETED, _HELD = InteractionStatus.PENDING, InteractionStatus.COMPLETED, InteractionStatus.HELD
@@ -277,33 +277,6 @@ def _request_of(interaction: InteractionRecord) -> facts.BoundaryInteractionDisp
         output_type=interaction.output_type,
         request=interaction.request,
     )
-
-
-# --- deadlines ------------------------------------------------------------------------------------------------------------------------
-
-
-def admit_timeout_value(
-    pipeline: Pipeline,
-    execution: ExecutionRecord,
-    unit: UnitRecord,
-    interaction: InteractionRecord,
-    value: Value,
-    *,
-    live: bool,
-    now_ms: int,
-) -> Decisions:
-    """Go on with the step's `onTimeout: {value: ...}` in place of an answer."""
-    fact = facts.BoundaryCompletionAdmitted(
-        execution_id=execution.execution_id,
-        at_ms=now_ms,
-        unit_id=unit.unit_id,
-        item_index=interaction.item_index,
-        completion=value.json,
-        answer=None,
-        actor=None,
-        completed_at_ms=now_ms,
-    )
-    return [Append(fact), *after_completion(pipeline, execution, unit, fact, live=live, now_ms=now_ms)]
 
 
 def unshaped(

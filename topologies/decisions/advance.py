@@ -14,13 +14,13 @@ until it says nothing more. `LocalWork` and `LocalSessions` tell it what this pr
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 from schemas import facts, limits
 from schemas.identity import unit_id as unit_id_of
 from state.execution import ExecutionRecord, ExecutionStatus
-from state.interaction import InteractionRecord, InteractionStatus
 from state.keys import interaction_key, unit_key
+from state.segment_input import View, segment_input
 from state.unit import UnitRecord, UnitStatus
 from topologies.decisions import publication
 from topologies.decisions.decision import Append, CloseSession, Decisions, OpenSession, RunSegment, StartSweep
@@ -46,13 +46,6 @@ class LocalSessions(Protocol):
 
     def parking_count(self, unit: UnitRecord) -> int | None:
         """Set when the session of a unit can do no more than park it: the items with a stored answer."""
-
-
-class View(Protocol):
-    """Rows by key."""
-
-    def get(self, key: bytes) -> Any:
-        """The record, or None."""
 
 
 def advance(
@@ -226,13 +219,3 @@ def _ask(
         ),
         Append(facts.SegmentSuspended(execution.execution_id, now_ms, unit_id)),
     ]
-
-
-def segment_input(execution: ExecutionRecord, view: View) -> bytes | None:
-    """Input of the segment at `step_index`: the unit's answer when it resumes from a scalar await, else the stored input."""
-    if execution.input_unit_id is None:
-        return execution.input
-    interaction: InteractionRecord | None = view.get(interaction_key(execution.input_unit_id, None))
-    if interaction is None:
-        return execution.input
-    return interaction.completion if interaction.status is InteractionStatus.COMPLETED else None

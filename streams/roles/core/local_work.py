@@ -20,6 +20,7 @@ from typing import Protocol
 from schemas import limits
 from schemas.errors import CallTimeout
 from state.execution import ExecutionRecord
+from state.segment_input import segment_input
 from state.tables.rows import PartitionRows, TaskClosed
 from state.unit import UnitRecord
 from streams.author.segments import run_steps, time_limit_s
@@ -38,7 +39,6 @@ from streams.roles.core.events import (
 from streams.roles.core.performing import Perform
 from streams.roles.core.publishing import publish_object
 from streams.roles.core.stored import collect, stored_chunks, stored_payloads
-from topologies.decisions.advance import segment_input
 from topologies.decisions.decision import Collect, Publish, RunSegment
 
 EFFECT_START_S_MAX = limits.SESSION_TIMEOUT_MS / 2000

@@ -18,11 +18,11 @@ from schemas.errors import SourceChanged
 from state.execution import ExecutionRecord
 from state.interaction import InteractionRecord
 from state.keys import interaction_key
+from state.segment_input import segment_input
 from state.tables.rows import PartitionRows
 from state.unit import UnitRecord
 from streams.author.calls import Author, Items, Starts, StreamAsked
 from streams.roles.core.stored import stored_payloads
-from topologies.decisions.advance import segment_input
 from topologies.pipeline.items import SourceItem
 from topologies.pipeline.model import Pipeline
 
