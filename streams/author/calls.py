@@ -7,7 +7,7 @@
 
 `LocalAuthor` runs it on the thread that calls. `streams.author.step_process` keeps one in a process of its own and is called in the same way: Python
 computes on one core a process, and the loop that commits should not share its core with the author. Bytes cross, never values, so both give
-the same. A call that fills a list fills it as it goes and calls `starts` before each item: a time limit counts from there, and who overstays
+the same. A call that fills a list fills it as it goes and calls `before_each` before each item: a time limit counts from there, and who overstays
 it is the first item without a result.
 """
 
@@ -21,14 +21,14 @@ import msgspec
 from topologies.pipeline.items import SourceItem
 from topologies.pipeline.shapes import Shape, Unshaped
 
-Starts = Callable[[], None]
+BeforeEach = Callable[[], None]
 """Called before each item of a call."""
 
-Outcome = list[bytes] | Exception
+SuffixResult = list[bytes] | Exception
 """Of one item's suffix: its outputs, or why there are none."""
 
 
-class StreamAsked(msgspec.Struct, frozen=True):
+class StreamRequest(msgspec.Struct, frozen=True):
     """Which stream of items enters an await.
 
     Attributes:
@@ -56,15 +56,15 @@ class Items(Protocol):
 class Author(Protocol):
     """The author's code of one pipeline; safe to call from many threads."""
 
-    def project(self, answers: Sequence[Unshaped], shapes: list[Shape], starts: Starts) -> None:
+    def project(self, answers: Sequence[Unshaped], shapes: list[Shape], before_each: BeforeEach) -> None:
         """Shape answers, appending to `shapes`."""
 
     def run_suffixes(
-        self, await_index: int, completions: Sequence[bytes], outcomes: list[Outcome], starts: Starts
+        self, await_index: int, completions: Sequence[bytes], outcomes: list[SuffixResult], before_each: BeforeEach
     ) -> None:
         """Run the suffix on each completion, appending to `outcomes`."""
 
-    def open_items(self, asked: StreamAsked) -> Items:
+    def open_items(self, asked: StreamRequest) -> Items:
         """The items that enter an await; nothing runs before the first pull."""
 
     def run_segment(self, first: int, stop: int, payloads: Sequence[bytes], *, many: bool) -> tuple[bytes, bool]:

@@ -10,7 +10,7 @@ from schemas.envelopes import ContinuationCompletion
 from schemas.errors import CallTimeout
 from streams.author.errors import StepProcessEnded, describe_error
 
-Entry = TypeVar("Entry")
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 CHUNK_S_SHORT = 0.050
@@ -43,7 +43,7 @@ class ChunkSize:
 
 
 @dataclass(slots=True, eq=False)
-class Chunk(Generic[Entry, Result]):
+class Chunk(Generic[Item, Result]):
     """Entries whose author's code runs in jobs, one job after the other, until each has a result.
 
     Theory of operation. The code fills `results` as it goes, so the first entry without a result is the one at which a job broke. Whoever
@@ -55,7 +55,7 @@ class Chunk(Generic[Entry, Result]):
         seconds: What the jobs themselves took; the wait for the loop to notice must not count.
     """
 
-    entries: list[Entry]
+    entries: list[Item]
     job_entries: int
     results: list[Result] = field(default_factory=list)
     seconds: float = 0.0
@@ -67,7 +67,7 @@ class Chunk(Generic[Entry, Result]):
         """Entries without a result."""
         return len(self.entries) - len(self.results)
 
-    def next_job(self) -> list[Entry]:
+    def next_job(self) -> list[Item]:
         """The entries of the next job."""
         done = len(self.results)
         return self.entries[done : done + self.job_entries]

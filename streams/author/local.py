@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from schemas import limits
-from streams.author.calls import Items, Outcome, Starts, StreamAsked
+from streams.author.calls import BeforeEach, Items, StreamRequest, SuffixResult
 from streams.author.segments import flow, run_segment, run_steps
 from streams.author.shaping import shape
 from streams.author.suffixes import Suffixes
@@ -47,23 +47,23 @@ class LocalAuthor:
         self._suffixes = Suffixes(pipeline)
         self._awaits = {step.index: step for step in pipeline.await_steps}
 
-    def project(self, answers: Sequence[Unshaped], shapes: list[Shape], starts: Starts) -> None:
+    def project(self, answers: Sequence[Unshaped], shapes: list[Shape], before_each: BeforeEach) -> None:
         """Shape answers, appending to `shapes`."""
         for answer in answers:
-            starts()
+            before_each()
             shapes.append(shape(self._awaits[answer.step_index], answer))
 
     def run_suffixes(
-        self, await_index: int, completions: Sequence[bytes], outcomes: list[Outcome], starts: Starts
+        self, await_index: int, completions: Sequence[bytes], outcomes: list[SuffixResult], before_each: BeforeEach
     ) -> None:
         """Run the suffix on each completion, appending to `outcomes`."""
-        self._suffixes.of(await_index).run_chunk(completions, outcomes, starts)
+        self._suffixes.of(await_index).run_chunk(completions, outcomes, before_each)
 
-    def open_items(self, asked: StreamAsked) -> Items:
+    def open_items(self, asked: StreamRequest) -> Items:
         """The items that enter an await."""
         return LocalItems(self._items(asked))
 
-    def _items(self, asked: StreamAsked) -> Iterator[SourceItem]:
+    def _items(self, asked: StreamRequest) -> Iterator[SourceItem]:
         pipeline = self._pipeline
         step = pipeline.await_step(asked.await_index)
         kind = pipeline.item_type(asked.first)

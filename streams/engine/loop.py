@@ -74,7 +74,7 @@ class TransactionalLoop:
         metrics: Metrics,
         pool: Pool | None = None,
         at: Callable[[int], None] = lambda _step: None,
-        wait: Callable[[float], None] = lambda _seconds: None,
+        wait: Callable[[float], object] = lambda _seconds: None,
     ) -> None:
         self.name = role.name
         self.membership = Membership(role, log, rebalance=self, clock=clock, wait=wait)
@@ -414,7 +414,7 @@ class TransactionalLoop:
             else:
                 task.decide(entry, outputs)
             done += 1
-            if outputs.bytes > limits.TRANSACTION_BYTES_MAX:
+            if outputs.size > limits.TRANSACTION_BYTES_MAX:
                 break
         for task in tasks:
             task.settle(outputs)

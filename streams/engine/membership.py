@@ -55,7 +55,7 @@ class Membership:
     """
 
     def __init__(
-        self, role: Role, log: Log, *, rebalance: Rebalance, clock: Clock, wait: Callable[[float], None]
+        self, role: Role, log: Log, *, rebalance: Rebalance, clock: Clock, wait: Callable[[float], object]
     ) -> None:
         self.role = role
         self.consumer: GroupConsumer | None = None

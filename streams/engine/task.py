@@ -60,7 +60,7 @@ class Outputs:
 
     def __init__(self) -> None:
         self.records: list[OutRecord] = []
-        self.bytes = 0
+        self.size = 0
 
     def add(
         self,
@@ -77,7 +77,7 @@ class Outputs:
     def put(self, record: OutRecord, size: int) -> None:
         """Write one more record, with a value of `size` bytes; the short way for what each row writes."""
         self.records.append(record)
-        self.bytes += size
+        self.size += size
 
 
 class Task(Protocol):

@@ -45,12 +45,14 @@ class ContinuationTask(StatelessTask):
     def accept(self, records: Sequence[Record]) -> None:
         """Decode and start what can start."""
         self._inbox += [(record, self._read(record)) for record in records]
-        self.bytes += sum(record.size for record in records)
+        self.waiting_bytes += sum(record.size for record in records)
         self._pump()
 
     def is_full(self) -> bool:
         """Whether reading should wait."""
-        return len(self._inbox) + len(self.ready) > limits.BATCH_RECORDS_MAX or self.bytes > limits.INBOX_BYTES_MAX
+        return (
+            len(self._inbox) + len(self.ready) > limits.BATCH_RECORDS_MAX or self.waiting_bytes > limits.INBOX_BYTES_MAX
+        )
 
     def _read(self, record: Record) -> Continuation | PoisonRecord:
         try:

@@ -303,7 +303,7 @@ class TopologyTestDriver:
         ]
 
     def metric(self, name: str, **labels: str) -> float:
-        """A counter or gauge of the worker that runs now (a crash starts them at nought)."""
+        """A counter or gauge of the worker that runs now (it starts at zero after a crash)."""
         return self.worker.metrics.registry.get_sample_value(name, labels) or 0.0
 
     def rows(self) -> dict[bytes, Any]:

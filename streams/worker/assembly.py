@@ -78,7 +78,7 @@ class Assembly:
     make_pool: PoolFactory | None = None
     author: Author | None = None
     at: Callable[[int], None] = lambda _step: None
-    wait: Callable[[float], None] = lambda _seconds: None
+    wait: Callable[[float], object] = lambda _seconds: None
 
     def build(self) -> Worker:
         """The loops of the roles."""

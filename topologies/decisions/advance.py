@@ -2,7 +2,7 @@
 
 Theory of operation. `advance` is level-triggered: it looks at what is true and says what is missing, so it is right after every event,
 after a restart, and twice in a row. The shell calls it for each execution that a batch touched, and for each open one it takes over,
-until it says nothing more. `LocalWork` and `LocalSessions` tell it what this process is doing already; nothing durable depends on that.
+until it says nothing more. `RunningWork` and `OpenSessions` tell it what this process is doing already; nothing durable depends on that.
 
     QUEUED, RUNNING   at a run step   -> run the segment up to the next boundary; a stream into an await opens its unit and a session
                       at an await     -> open the unit, send the request, park
@@ -31,14 +31,14 @@ from topologies.pipeline.model import Pipeline
 from topologies.pipeline.steps import AwaitStep
 
 
-class LocalWork(Protocol):
+class RunningWork(Protocol):
     """What this process is running for an execution; lost with the process, and nothing depends on it."""
 
     def is_running(self, execution_id: str) -> bool:
         """A segment, a publication or a collection of it is on the worker pool."""
 
 
-class LocalSessions(Protocol):
+class OpenSessions(Protocol):
     """The sessions of this process; lost with the process, and nothing depends on them."""
 
     def has(self, unit_id: str) -> bool:
@@ -52,8 +52,8 @@ def advance(
     pipeline: Pipeline,
     execution: ExecutionRecord,
     view: View,
-    work: LocalWork,
-    sessions: LocalSessions,
+    work: RunningWork,
+    sessions: OpenSessions,
     *,
     now_ms: int,
 ) -> Decisions:
@@ -123,7 +123,7 @@ def _go_on(
     execution: ExecutionRecord,
     unit: UnitRecord | None,
     view: View,
-    sessions: LocalSessions,
+    sessions: OpenSessions,
     *,
     now_ms: int,
 ) -> Decisions:
@@ -158,7 +158,7 @@ def _open_stream(
 
 
 def _dispatching(
-    pipeline: Pipeline, execution: ExecutionRecord, unit: UnitRecord, sessions: LocalSessions, *, now_ms: int
+    pipeline: Pipeline, execution: ExecutionRecord, unit: UnitRecord, sessions: OpenSessions, *, now_ms: int
 ) -> Decisions:
     """A unit whose stream is being dispatched, live or not."""
     if unit.source_count is not None and unit.outputs == unit.source_count:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from schemas.topics import TopicSettings
 from streams.clock import Clock, SystemClock
-from streams.log.memory.broker import Broker, CommitFault, Topic
+from streams.log.memory.broker import Broker, CommitFault, MemoryTopic
 from streams.log.memory.consumer import MemoryGroupConsumer, MemoryReader
 from streams.log.memory.producer import MemoryPlainProducer, MemoryProducer
 from streams.log.seam import Isolation, Rebalance, TopicPartition, TopicState
@@ -102,7 +102,7 @@ class MemoryLog:
             self._broker.check_available()
             for spec in specs:
                 if spec.name not in self._broker.topics:
-                    self._broker.topics[spec.name] = Topic(spec, f"memory-{self._broker.draw()}")
+                    self._broker.topics[spec.name] = MemoryTopic(spec, f"memory-{self._broker.draw()}")
             self._broker.changed.notify_all()
 
     def close(self) -> None:

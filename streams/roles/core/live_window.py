@@ -188,7 +188,7 @@ class Sessions:
         self._noted.clear()
 
     def go_on(self) -> None:
-        """Pull and run what there is to."""
+        """Pull items where windows have room, and run the suffixes of offered ones."""
         self._opening.clear()
         for session in list(self.by_unit.values()):
             self._pump(session)

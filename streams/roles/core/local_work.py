@@ -158,7 +158,7 @@ class CollectionWork:
 
 
 class LocalWork:
-    """What one task does for its executions; a `topologies.decisions.advance.LocalWork`."""
+    """What one task does for its executions; a `topologies.decisions.advance.RunningWork`."""
 
     def __init__(self, context: CoreContext, rows: PartitionRows, agenda: Agenda) -> None:
         self._running: set[str] = set()

@@ -35,7 +35,7 @@ class IngressTask(StatelessTask):
     def accept(self, records: Sequence[Record]) -> None:
         """Queue records."""
         self.ready += [Entry(self, record, record) for record in records]
-        self.bytes += sum(record.size for record in records)
+        self.waiting_bytes += sum(record.size for record in records)
 
     def decide(self, entry: Entry, outputs: Outputs) -> None:
         """Re-key one answer, or submit one record of the source."""
