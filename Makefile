@@ -9,12 +9,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTHON := $(BIN)/python
 ARGS ?=
+BASE ?=
 # Seeds that the simulator plays in `make test`; KAWAIT_SEEDS=20000 make simulation looks further.
 KAWAIT_SEEDS ?= 2000
 export KAWAIT_SEEDS
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-SOURCES := $(wildcard connectors schemas state streams topologies kawait.py tests bench)
+# What is linted: ours, and not what a user tries out beside it.
+SOURCES := $(wildcard connectors schemas state streams topologies kawait.py hatch_build.py tests bench)
 
 PIP_INSTALL := $(PYTHON) -m pip install --quiet
 # The project itself is linked into .venv: its dependencies are in the hashed lists, its build backend too.
@@ -27,8 +29,9 @@ help:
 	@echo "make demo        csv-payments end to end, in memory: 12 rows (ARGS='--rows 1000' goes to kawait demo)"
 	echo "make test        lint, types, import rules, all tests, the simulator, and the tests on a real Kafka"
 	echo "make acceptance  every promise of the issues, with a report"
-	echo "make bench       throughput, latency, restore; prints a table, writes JSON and a plot"
+	echo "make bench       throughput, latency, restore; prints a table, writes JSON and a plot (BASE=commit: compares with that commit)"
 	echo "make lint        lint, types, import rules"
+	echo "make nightly     the tests that take longer than an ordinary run may"
 
 # --- what each needs ---------------------------------------------------------------------------------------------------
 
@@ -79,8 +82,8 @@ demo: $(RUNTIME)
 
 .PHONY: lint
 lint: $(DEV)
-	@$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	@$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy $(SOURCES)
 	$(BIN)/lint-imports
 
@@ -90,11 +93,11 @@ test: lint unit simulation broker
 
 .PHONY: unit
 unit: $(DEV)
-	@$(PYTHON) -m pytest -m "not broker" --ignore=tests/simulation $(ARGS)
+	@$(PYTHON) -m pytest -m "not broker and not nightly" --ignore=tests/simulation $(ARGS)
 
 .PHONY: simulation
 simulation: $(DEV)
-	@$(PYTHON) -m pytest -m "not broker" tests/simulation $(ARGS)
+	@$(PYTHON) -m pytest -m "not broker and not nightly" tests/simulation $(ARGS)
 
 # Java and Kafka's jars come before the clock of a test's timeout starts.
 .PHONY: kafka
@@ -103,15 +106,20 @@ kafka: $(DEV)
 
 .PHONY: broker
 broker: kafka
-	@$(PYTHON) -m pytest -m broker $(ARGS)
+	@$(PYTHON) -m pytest -m "broker and not nightly" $(ARGS)
+
+.PHONY: nightly
+nightly: kafka
+	@$(PYTHON) -m pytest -m nightly $(ARGS)
 
 .PHONY: acceptance
 acceptance: kafka
 	@$(PYTHON) -m tests.acceptance $(ARGS)
 
+# BASE=<commit> measures that commit and this tree in turns instead.
 .PHONY: bench
 bench: kafka
-	@$(PYTHON) -m bench $(ARGS)
+	@$(PYTHON) -m bench $(if $(BASE),against $(BASE)) $(ARGS)
 
 # --- upkeep -------------------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,8 @@ python -m bench --quick               small sizes, less than 3 minutes
 python -m bench --only windows        one part (repeatable)
 python -m bench profile [ROWS]        CPU by stage inside the runtime, no broker
 python -m bench instructions          instructions by stage, counted by valgrind
+python -m bench against COMMIT         this tree and a commit in turns: the ratios of rates and latencies
+python -m bench journey [--tree DIR]  changes of file on a row's way, of one tree or of several
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -21,8 +24,22 @@ from typing import TypeVar
 import click
 from rich.console import Console
 
-from bench import budget, idle, instructions, latency, limit, plot, report, restore, stages, throughput
-from bench.place import Place, machine, running_place
+from bench import (
+    budget,
+    compare,
+    idle,
+    instructions,
+    journey,
+    latency,
+    limit,
+    plot,
+    report,
+    restore,
+    stages,
+    throughput,
+)
+from bench.checkout import CheckoutFailed, sources_of
+from bench.place import ROOT, Place, machine, running_place
 from bench.plan import FULL, PARTS, QUICK, Plan
 from bench.results import Results
 from bench.throughput import Case
@@ -76,13 +93,11 @@ class Run:
 
     def _on_kafka(self, place: Place) -> None:
         bounded = [group for group in ("rows", "windows", "workers") if group in self._parts]
-        if bounded:
-            self._part("warm-up", partial(self._warm_up, place))
-            self._limit("before", place)
+        self._part("warm-up", partial(self._warm_up, place))
         for group in bounded:
             self._cases(group, place)
         if bounded:
-            self._limit("after", place)
+            self._limit_after(place)
         self._low_load(place)
 
     def _low_load(self, place: Place) -> None:
@@ -101,19 +116,19 @@ class Run:
             self._part("idle", partial(idle.measure, plan.idle_units, plan.idle_s, place, folder), results.idle.extend)
 
     def _warm_up(self, place: Place) -> None:
-        """A cold broker compiles while it works: the first run of anything would say so and nothing else."""
+        """The limit until it settles, which is the limit before everything else; then us, or our first run would show ours alone."""
+        self.results.warming = limit.warm_up(place.connection.bootstrap, self._plan.limit_rows, self._tell)
+        if self.results.warming.runs:
+            self.results.limits["before"] = self.results.warming.runs[-1]
         throughput.run(Case(group="warm-up", rows=WARM_UP_ROWS), place, self._folder)
-        script = limit.script()
-        if script is not None:
-            limit.measure(script, WARM_UP_ROWS, place.connection.bootstrap)
 
-    def _limit(self, when: str, place: Place) -> None:
+    def _limit_after(self, place: Place) -> None:
         script = limit.script()
         if script is None:
-            self.results.problems.append(f"limit {when}: no {limit.SCRIPT.name}; name it with {limit.SCRIPT_VARIABLE}")
+            self.results.problems.append(limit.MISSING)
             return
         measure = partial(limit.measure, script, self._plan.limit_rows, place.connection.bootstrap)
-        self._part(f"limit {when}", measure, partial(self.results.limits.__setitem__, when))
+        self._part("limit after", measure, partial(self.results.limits.__setitem__, "after"))
 
     def _cases(self, group: str, place: Place | None) -> None:
         if group not in self._parts:
@@ -177,6 +192,73 @@ def count(folder: Path) -> None:
     except instructions.InstructionsFailed as error:
         raise click.ClickException(str(error)) from error
     report.show(results, _console())
+
+
+@main.command()
+@click.argument("commit")
+@click.option(
+    "--pairs",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help=f"Turns of each; a verdict takes {compare.PAIRS_FOR_A_VERDICT}.",
+)
+@click.option(
+    "--at-least",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="R",
+    help="Judge every rate and time: as fast as R times the commit, or not.",
+)
+@click.option("--rows", type=click.IntRange(min=100), help="Rows of the files whose rate is measured.")
+@click.option("--quick", is_flag=True, help="Small sizes: shows that it works, its ratios say little.")
+@click.pass_obj
+def against(folder: Path, commit: str, pairs: int, at_least: float | None, rows: int | None, *, quick: bool) -> None:
+    """Measure COMMIT and this tree in turns on one warmed broker, and print the ratios new / base."""
+    load = compare.QUICK if quick else compare.FULL
+    if rows is not None:
+        load = replace(load, rows=rows)
+    news = Console(stderr=True)
+    try:
+        compared = compare.run(
+            commit, pairs, load, folder, lambda line: news.print(line, style="dim", markup=False, soft_wrap=True)
+        )
+    except CheckoutFailed as error:
+        raise click.ClickException(str(error)) from error
+    console = _console()
+    report.show_table(compare.table(compared, at_least), console)
+    report.show_doubts(compared.doubts(), console)
+    compared.write(folder / "against.json", at_least)
+    console.print(f"{compared.seconds:.0f} s; {folder / 'against.json'}")
+    click.get_current_context().exit(1 if compared.problems else 0)
+
+
+@main.command(name="journey")
+@click.option("--base", metavar="COMMIT", help="Count this commit first, and compare with it.")
+@click.option(
+    "--tree",
+    "trees",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    multiple=True,
+    help="A checkout to count; repeatable, the others are compared with the first. Default: this one.",
+)
+@click.option("--stops", is_flag=True, help="Every stop of a row in order, and how often it enters each file.")
+@click.pass_obj
+def count_changes(folder: Path, base: str | None, trees: tuple[Path, ...], *, stops: bool) -> None:
+    """Changes of file on a row's way from its answer to the output: seconds, no broker."""
+    found: list[journey.Journey] = []
+    try:
+        if base is not None:
+            with sources_of(base) as tree:
+                found.append(journey.measure(tree, base))
+        found += [journey.measure(tree) for tree in trees or (ROOT,)]
+    except (CheckoutFailed, journey.JourneyFailed) as error:
+        raise click.ClickException(str(error)) from error
+    if stops:
+        for one in found:
+            for path in journey.PATHS:
+                click.echo(journey.stops_text(one, path))
+    journey.show(found, _console())
+    journey.write(found, folder / "journey.json")
 
 
 def _finish(results: Results, folder: Path) -> None:

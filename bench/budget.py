@@ -8,7 +8,7 @@ from pathlib import Path
 from bench.place import OFFSETS_TIMEOUT_S, Place, offsets_of, partitions_of
 from bench.throughput import Case, run_limited, running_stage, settings_for, short
 from streams.log.seam import Log
-from streams.worker.topics import topic_specs
+from streams.worker.topics import topic_settings
 
 READ_RECORDS = 5_000
 READ_S = 0.2
@@ -55,7 +55,7 @@ def measure(case: Case, place: Place, folder: Path) -> Budget:
     settings = settings_for(case, folder / "in", folder / "files")
     with running_stage(settings, place) as (stage, _):
         run_limited(settings, stage, case.rows)
-        topics = [spec.name for spec in topic_specs(stage.pipeline)]
+        topics = [spec.name for spec in topic_settings(stage.pipeline)]
         offsets = offsets_of(stage.log, topics)
         shares = [
             TopicShare(

@@ -23,7 +23,7 @@ from typing import Any
 
 from bench.place import ROOT, tied
 from bench.stages import run_driver
-from streams.author import suffixes
+from streams.author import local, suffixes
 from streams.engine import loop
 from streams.log.memory import producer as memory_producer
 from streams.roles.core import intake, local_work, source
@@ -35,7 +35,7 @@ TOTAL = "total"
 LOG_STAGE = "driver: log takes records"
 COUNTED: dict[str, tuple[tuple[Any, str], ...]] = {
     "pool: pull items from the source": ((source.SourceStream, "pull"),),
-    "pool: project and shape answers": ((intake.Intake, "_project"),),
+    "pool: project and shape answers": ((intake.Intake, "_unshaped"), (local.LocalAuthor, "project")),
     "pool: run suffixes": ((suffixes.Suffix, "run_chunk"),),
     "pool: publish the output": ((local_work, "publish_object"),),
     "core: decode records": ((core.CoreTask, "accept"),),

@@ -10,18 +10,28 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from bench.processes import children_of
 from streams.broker.node import ThrowawayBroker
 from streams.log.kafka.connection import Connection, connection
 from streams.log.seam import Log, TopicPartition
-from streams.process.child import Child
 from streams.process.launcher import LAUNCHER
 
 ROOT = Path(__file__).parents[1]
 BROKER = "broker"
 STEPS = "-steps"
 OFFSETS_TIMEOUT_S = 10.0
+
+
+class Running(Protocol):
+    """A process, as far as it is looked at from outside."""
+
+    name: str
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +41,7 @@ class Place:
     connection: Connection
     broker: ThrowawayBroker | None = None
 
-    def pids(self, children: Sequence[Child]) -> dict[str, int]:
+    def pids(self, children: Sequence[Running]) -> dict[str, int]:
         """Process ids of the children, of their step processes, and of the broker, by name."""
         pids = {child.name: child.pid for child in children}
         for name, pid in list(pids.items()):

@@ -199,13 +199,23 @@ def _instructions(results: Results) -> Table:
 def show(results: Results, console: Console) -> None:
     """On a terminal, or in a log."""
     for table in tables(results):
-        shown = RichTable(title=table.title, title_justify="left", title_style="bold")
-        for number, column in enumerate(table.columns):
-            shown.add_column(column, justify="left" if number == 0 else "right", no_wrap=True)
-        for row in table.rows:
-            shown.add_row(*row)
-        console.print(shown)
-    for doubt in results.doubts():
+        show_table(table, console)
+    show_doubts(results.doubts(), console)
+
+
+def show_table(table: Table, console: Console) -> None:
+    """One table."""
+    shown = RichTable(title=table.title, title_justify="left", title_style="bold")
+    for number, column in enumerate(table.columns):
+        shown.add_column(column, justify="left" if number == 0 else "right", no_wrap=True)
+    for row in table.rows:
+        shown.add_row(*row)
+    console.print(shown)
+
+
+def show_doubts(doubts: Iterable[str], console: Console) -> None:
+    """A line for each."""
+    for doubt in doubts:
         console.print(f"doubt: {doubt}", markup=False, soft_wrap=True)
 
 

@@ -12,7 +12,7 @@ from bench.budget import Budget
 from bench.idle import Idle
 from bench.instructions import Instructions
 from bench.latency import Latency
-from bench.limit import Limit
+from bench.limit import Limit, Warming
 from bench.restore import Restored
 from bench.stages import Profile
 from bench.throughput import Measured
@@ -26,6 +26,7 @@ class Results:
 
     plan: str
     machine: dict[str, object]
+    warming: Warming | None = None
     limits: dict[str, Limit] = field(default_factory=dict)
     throughput: list[Measured] = field(default_factory=list)
     latency: list[Latency] = field(default_factory=list)
@@ -50,6 +51,8 @@ class Results:
     def doubts(self) -> list[str]:
         """What a reader must know before believing the figures."""
         found = list(self.problems)
+        if self.warming is not None and not self.warming.is_settled:
+            found.append(self.warming.doubt)
         rates = [limit.rows_per_s for limit in self.limits.values()]
         if rates and max(rates) > min(rates) * (1 + QUIET_SHARE):
             found.append(f"the limit moved from {rates[0]:,.0f} to {rates[-1]:,.0f} rows/s: the machine was not quiet")

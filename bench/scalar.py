@@ -14,7 +14,7 @@ class Question(BaseModel):
     number: int
 
 
-class Reply(BaseModel):
+class ExecutionOutcome(BaseModel):
     text: str
 '''
 PIPELINE = """\
@@ -23,7 +23,7 @@ steps:
   - name: Ask
     kind: await
     input: bench_question:Question
-    output: bench_question:Reply
+    output: bench_question:ExecutionOutcome
     timeout: PT1H
     await:
       correlation: {strategy: interactionId}

@@ -19,7 +19,7 @@ import msgspec
 
 from bench.throughput import RunFailed, inputs_for
 from schemas.envelopes import RequestEnvelope
-from streams.author import suffixes
+from streams.author import local, suffixes
 from streams.demo import provider_answers as mock
 from streams.demo.run import PIPELINE, TOKEN_NAME
 from streams.engine import loop
@@ -36,12 +36,13 @@ Name = str | Callable[[tuple[Any, ...]], str]
 
 
 def _decide_name(arguments: tuple[Any, ...]) -> str:
-    return f"core: decide {type(arguments[1].what).__name__}"
+    return f"core: decide {type(arguments[1].event).__name__}"
 
 
 STAGES: tuple[tuple[Any, str, Name], ...] = (
     (source.SourceStream, "pull", "pool: pull items from the source"),
-    (intake.Intake, "_project", "pool: project and shape answers"),
+    (intake.Intake, "_unshaped", "pool: project and shape answers"),
+    (local.LocalAuthor, "project", "pool: project and shape answers"),
     (suffixes.Suffix, "run_chunk", "pool: run suffixes"),
     (local_work, "publish_object", "pool: publish the output"),
     (loop.TransactionalLoop, "_poll", "loop: poll"),
@@ -53,7 +54,7 @@ STAGES: tuple[tuple[Any, str, Name], ...] = (
     (loop.TransactionalLoop, "_produce", "loop: produce"),
     (core.CoreTask, "apply", "core: apply rows"),
     (core.CoreTask, "release", "core: release"),
-    (core.CoreTask, "finished", "core: take results"),
+    (loop.TransactionalLoop, "_take_results", "core: take results"),
     (ingress.IngressTask, "decide", "ingress: decide"),
     (memory_producer.MemoryProducer, "produce", "driver: log takes records"),
     (memory_producer.MemoryProducer, "commit", "driver: log commits"),

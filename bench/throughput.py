@@ -20,7 +20,7 @@ from streams.demo.kafka import KafkaStage, kafka_stage
 from streams.demo.payments_file import generate
 from streams.demo.run import AWAIT_STEP, DemoResult, DemoSettings, environment, prepare_inputs, run_demo
 from streams.process.launcher import child_environment
-from streams.worker.topics import topic_specs
+from streams.worker.topics import topic_settings
 
 RUN_S_BASE = 45.0
 RATE_MIN = 400.0
@@ -141,7 +141,7 @@ def run(case: Case, place: Place | None, folder: Path) -> Measured:
         result = run_limited(settings, stage, case.rows)
         usage = watch.stop()
         _check(case, result.rows, result)
-        topics = [spec.name for spec in topic_specs(stage.pipeline)]
+        topics = [spec.name for spec in topic_settings(stage.pipeline)]
         offsets = offsets_of(stage.log, topics)
         disk = {topic: size for topic in topics if (size := place.disk_bytes(topic)) is not None}
         complaints = complaints_in(logs)

@@ -156,7 +156,7 @@ class DeadLetter(msgspec.Struct, frozen=True, gc=False):
     origin_offset: int
 
 
-class Reply(msgspec.Struct, frozen=True, gc=False):
+class ExecutionOutcome(msgspec.Struct, frozen=True, gc=False):
     """What a waiting door is told; `status` is an execution status, or ACCEPTED right after submission."""
 
     reply_id: str
@@ -178,7 +178,7 @@ ENVELOPES: tuple[type[msgspec.Struct], ...] = (
     Continuation,
     Refusal,
     DeadLetter,
-    Reply,
+    ExecutionOutcome,
 )
 
 

@@ -5,6 +5,7 @@
     │   ├── PipelineError           pipeline.yaml: every problem at once, with file and line
     │   ├── TopicMismatch           a topic is missing or has other settings than the pipeline needs
     │   └── StateDirectoryHeld      another process holds the state directory
+    ├── StateBroken                 the disk does not give back what was written: the worker ends, its next start rebuilds
     ├── PeerError                   the outside sent something illegal: quarantine the record, go on
     │   ├── PoisonRecord            not decodable: to the dead-letter topic
     │   └── TokenRejected           a resume token that does not prove what it should
@@ -76,6 +77,10 @@ class TopicMismatch(UsageError):
 
 class StateDirectoryHeld(UsageError):
     """Another process works in the state directory."""
+
+
+class StateBroken(KawaitError):
+    """A store can no longer be read or written; no record is to blame."""
 
 
 class PeerError(KawaitError):

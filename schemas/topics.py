@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 from schemas import limits
 from schemas.errors import UsageError
 
-Role = Literal["core", "ingress", "continuation", "egress", "http", "cli", "everybody"]
+RoleName = Literal["core", "ingress", "continuation", "egress", "http", "cli", "everybody"]
 """Who touches a topic: the roles of a worker, the command line, or anybody who may read."""
 
 Spread = Literal["home", "any"]
@@ -64,8 +64,8 @@ class Topic(NamedTuple):
     value: str
     spread: Spread
     config: Mapping[str, str]
-    writers: tuple[Role, ...]
-    readers: tuple[Role, ...]
+    writers: tuple[RoleName, ...]
+    readers: tuple[RoleName, ...]
 
 
 def _changelog(table: str, key: str) -> Topic:
@@ -97,8 +97,8 @@ TOPICS: tuple[Topic, ...] = (
     Topic("facts", "execution id", "every fact", "home", _KEPT, ("core",), ("core", "http", "cli", "everybody")),
     Topic(
         suffix="replies",
-        key="reply id",
-        value="Reply",
+        key="reply id, or execution id where nobody gave one",
+        value="ExecutionOutcome",
         spread="any",
         # Retention removes whole closed segments, so segments must be shorter than it.
         config={"cleanup.policy": "delete", "retention.ms": str(REPLIES_RETENTION_MS), "segment.ms": "600000"},
@@ -157,8 +157,8 @@ class TopicSettings(NamedTuple):
     partitions: int
     replication_factor: int
     config: Mapping[str, str]
-    spread: Spread
-    bytes_min: int
+    spread: Spread = "any"
+    bytes_min: int = 0
 
 
 def topic_name(app: str, suffix: str) -> str:
@@ -281,7 +281,7 @@ def _alter(topic: str, name: str, actual: str, wanted: str, why: str) -> str:
 Principal = Literal["worker", "operator", "reader", "provider"]
 """Who holds credentials: app instances, the command line, anybody who may look, the outside party."""
 
-_ROLES_OF: Mapping[Principal, frozenset[Role]] = {
+_ROLES_OF: Mapping[Principal, frozenset[RoleName]] = {
     "worker": frozenset({"core", "ingress", "continuation", "egress", "http"}),
     "operator": frozenset({"cli"}),
     "reader": frozenset({"everybody"}),
@@ -333,7 +333,7 @@ def acls(app: str, *, requests: Sequence[str] = (), responses: Sequence[str] = (
     return found
 
 
-def _operations(principal: Principal, *, reads: Iterable[Role], writes: Iterable[Role]) -> tuple[str, ...]:
+def _operations(principal: Principal, *, reads: Iterable[RoleName], writes: Iterable[RoleName]) -> tuple[str, ...]:
     roles = _ROLES_OF[principal]
     operations = [name for name, who in (("READ", reads), ("WRITE", writes)) if roles.intersection(who)]
     if operations:

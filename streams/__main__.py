@@ -1,4 +1,4 @@
-"""`python -m streams`, the same as the console script `kawait`."""
+"""The command line of `python -m kawait` and of the console script `kawait`; our own child processes are started here."""
 
 from __future__ import annotations
 

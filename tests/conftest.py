@@ -5,11 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from streams.broker.node import running_broker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+# The same examples everywhere, and no clock: a busy machine is no failure. `--hypothesis-profile=default` looks for new ones.
+settings.register_profile("kawait", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("kawait")
 
 
 @pytest.fixture(scope="session")

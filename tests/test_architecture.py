@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
+import shutil
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,45 +14,50 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("connectors", "schemas", "state", "streams", "topologies")
 PYTHON_FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+TOP_FOLDERS = (".ci", "bench", *PACKAGES, "docker", "docs", "requirements", "tests")
+TOP_FILES = (
+    *(".dockerignore", ".gitignore", "Makefile", "README.md", "docker-compose.yml"),
+    *("kawait.py", "pyproject.toml"),
+)
 # The demo is an author's project: its modules are named and imported the author's way (`steps:approved`).
 AUTHORS = ROOT / "topologies" / "csv_payments"
 
 
-@cache
-def tracked() -> list[Path]:
-    """Return every file of the checkout that git tracks or would track; without git, all but tool folders."""
+def ours(root: Path = ROOT) -> list[Path]:
+    """Return the project's files: those that git tracks, or without git those of our folders. What a user puts beside them is not ours."""
+    git = ["git", "-C", str(root), "ls-files", "-z"]
     try:
-        listing = subprocess.run(
-            ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        paths = [ROOT / line for line in listing.stdout.splitlines()]
+        names = subprocess.run(git, capture_output=True, text=True, check=True).stdout.split("\0")
     except (OSError, subprocess.CalledProcessError):
-        paths = [
-            path for path in ROOT.rglob("*") if not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
-        ]
-    return [path for path in paths if path.is_file()]
+        names = []
+    tracked = [root / name for name in names if name]
+    return [path for path in tracked or below(root) if path.is_file()]
 
 
-def texts() -> list[tuple[Path, str]]:
-    """Return the tracked text files with their content; a file that is not UTF-8 is data."""
+def below(root: Path) -> list[Path]:
+    """Return what is in our folders and not made by a tool or a run."""
+    made = {"__pycache__", *(line.rstrip("/") for line in (root / ".gitignore").read_text().splitlines())}
+    files = [root / name for name in TOP_FILES]
+    inner = [path for name in TOP_FOLDERS for path in (root / name).rglob("*")]
+    return files + [path for path in inner if not made & set(path.relative_to(root).parts)]
+
+
+def texts(root: Path) -> list[tuple[Path, str]]:
+    """Return the project's text files with their content; a file that is not UTF-8 is data."""
     read = []
-    for path in tracked():
+    for path in ours(root):
         try:
-            read.append((path.relative_to(ROOT), path.read_text(encoding="utf-8")))
+            read.append((path.relative_to(root), path.read_text(encoding="utf-8")))
         except UnicodeDecodeError:
             continue
     return read
 
 
-def hits(pattern: str, *, but_not: tuple[str, ...] = ()) -> list[str]:
+def hits(pattern: str, *, but_not: tuple[str, ...] = (), root: Path = ROOT) -> list[str]:
     found = re.compile(pattern)
     return [
         f"{path}:{number}: {line.strip()[:120]}"
-        for path, text in texts()
+        for path, text in texts(root)
         if str(path) not in but_not
         for number, line in enumerate(text.splitlines(), 1)
         if found.search(line)
@@ -118,10 +123,66 @@ def test_the_core_reads_no_clock_and_draws_nothing(path: Path) -> None:
     assert used & CLOCKS_AND_DICE == set()
 
 
+PLACES = {re.escape(f"{ROOT.parent}/"), re.escape(f"{Path.home()}/"), r"/home/\w+/", r"/Users/\w+/", r"/root/"}
+ONE_MACHINE = "|".join(sorted(PLACES))
+
+
 def test_no_path_of_one_machine_is_written_down() -> None:
     """A home directory, a checkout's place, a workplace: none of it belongs in a file that others read."""
-    places = {re.escape(f"{ROOT.parent}/"), re.escape(f"{Path.home()}/"), r"/home/\w+/", r"/Users/\w+/", r"/root/"}
-    assert hits("|".join(sorted(places)), but_not=("tests/test_architecture.py",)) == []
+    assert hits(ONE_MACHINE, but_not=("tests/test_architecture.py",)) == []
+
+
+def test_our_folders_are_all_of_the_checkout() -> None:
+    """Else a copy without git is read in part only."""
+    assert {path.relative_to(ROOT).parts[0] for path in ours()} == {*TOP_FOLDERS, *TOP_FILES}
+
+
+def written_by_the_tour() -> set[str]:
+    """Return the files and folders below the checkout that the README's commands make."""
+    _, _, rest = (ROOT / "README.md").read_text().partition("# Two commands\n")
+    tour, _, _ = rest.partition("# A pipeline of your own\n")
+    return set(re.findall(r"(?:mkdir -p |tee |--output | > |location=\$PWD/)([\w./]+)", tour))
+
+
+@pytest.fixture(params=["without git", *(["with git"] if shutil.which("git") else [])])
+def checkout(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A copy of the project's files."""
+    copy = tmp_path / "checkout"
+    for path in ours():
+        goal = copy / path.relative_to(ROOT)
+        goal.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, goal)
+    if request.param == "with git":
+        for command in (["init", "--quiet"], ["add", "--all"]):
+            subprocess.run(["git", *command], cwd=copy, check=True)
+    return copy
+
+
+def put(file: Path, text: str) -> None:
+    """Write a file where the tour made a folder or none."""
+    goal = file / "file" if file.is_dir() or not file.suffix else file
+    goal.parent.mkdir(parents=True, exist_ok=True)
+    goal.write_text(text, encoding="utf-8")
+
+
+def test_the_tour_writes_only_where_git_looks_away() -> None:
+    ignored = (ROOT / ".gitignore").read_text().splitlines()
+    written = written_by_the_tour()
+    assert {"out/in", "out/bad.csv", "out/submitted"} <= written
+    assert [path for path in sorted(written) if f"{path.split('/')[0]}/" not in ignored] == []
+
+
+def test_what_a_user_leaves_in_a_checkout_is_not_read(checkout: Path) -> None:
+    """The tour's files, those of a worker started without its settings, and a pipeline of the user's own."""
+    by_default = {"topologies/csv_payments/in/a.csv", "topologies/csv_payments/out/a.csv.out", ".kawait/app/w1/LOG"}
+    own = {".env", "notes.txt", "orders/pipeline.yaml", "bad.csv", "big/a.csv"}
+    for path in (*written_by_the_tour(), *by_default, *own):
+        put(checkout / path, f"{ROOT.parent}/file")
+    assert hits(ONE_MACHINE, but_not=("tests/test_architecture.py",), root=checkout) == []
+    put(checkout / "docs" / "recovery.md", f"{ROOT.parent}/file")
+    assert hits(ONE_MACHINE, but_not=("tests/test_architecture.py",), root=checkout) == [
+        f"docs/recovery.md:1: {ROOT.parent}/file"
+    ]
 
 
 def test_no_registry_address_is_written_down() -> None:

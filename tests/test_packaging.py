@@ -1,4 +1,7 @@
-"""The folders are the import names, so nothing else may own them, and what is imported is this checkout."""
+"""In a checkout the folders are the import names: nothing else may own them, and what is imported is this checkout.
+
+What an environment gets is one package: tests/setup/test_wheel.py.
+"""
 
 from __future__ import annotations
 
@@ -30,20 +33,17 @@ def test_what_is_imported_is_this_checkout(name: str) -> None:
     assert ".venv" not in Path(origin).relative_to(ROOT).parts
 
 
-def test_the_wheel_carries_every_package_and_nothing_else() -> None:
-    shipped = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["only-include"]
-    assert sorted(shipped) == sorted([*PACKAGES, "kawait.py"])
+def test_what_is_built_is_made_of_every_package() -> None:
+    targets = PROJECT["tool"]["hatch"]["build"]["targets"]
+    assert sorted(targets["wheel"]["only-include"]) == sorted(PACKAGES)
+    assert {*PACKAGES, "kawait.py", "hatch_build.py"} <= set(targets["sdist"]["only-include"])
 
 
-def test_it_cannot_be_published_by_accident() -> None:
-    assert "Private :: Do Not Upload" in PROJECT["project"]["classifiers"]
-
-
-def test_the_console_script_is_the_module_entry() -> None:
-    assert PROJECT["project"]["scripts"] == {"kawait": "streams.__main__:main"}
+def test_the_console_script_has_one_name_in_both_layouts() -> None:
+    assert PROJECT["project"]["scripts"] == {"kawait": "kawait:main"}
     installed = [point for point in entry_points(group="console_scripts") if point.name == "kawait"]
-    assert {point.value for point in installed} <= {"streams.__main__:main"}
-    assert callable(importlib.import_module("streams.__main__").main)
+    assert {point.value for point in installed} <= {"kawait:main"}
+    assert callable(importlib.import_module("kawait").main)
 
 
 @pytest.mark.parametrize("listed", ["runtime", "dev"])

@@ -78,7 +78,7 @@ class HashCache:
         self._hashes: dict[str, tuple[_Stamp, str]] = {}
 
     def get(self, path: str, stamp: _Stamp) -> str | None:
-        """Return the hash of the file as it is, or None."""
+        """The hash of the file as it is, or None."""
         found = self._hashes.get(path)
         return found[1] if found is not None and found[0] == stamp else None
 
@@ -104,7 +104,7 @@ class FilesystemSource:
         self._cache = HashCache()
 
     def look(self, now_ms: int) -> Listing:
-        """Return what is there now.
+        """What is there now.
 
         Raises:
             OSError: The location itself is missing or cannot be listed.
@@ -112,7 +112,7 @@ class FilesystemSource:
         return list_objects(self._location, self._include, now_ms=now_ms, settle_ms=self._settle_ms, cache=self._cache)
 
     def receive(self, now_ms: int) -> list[ObjectIdentity]:
-        """Return the complete objects; the others are logged."""
+        """The complete objects; the others are logged."""
         listing = self.look(now_ms)
         for unreadable in listing.unreadable:
             logger.warning("object cannot be read: %s: %s", unreadable.path, unreadable.reason)
@@ -246,12 +246,12 @@ def identify(path: str | Path, *, name: str | None = None) -> ObjectIdentity:
 
 
 def absolute(path: str | Path) -> Path:
-    """Return the path from the root, without `.` and `..`; links are kept, for a mount may move them."""
+    """The path from the root, without `.` and `..`; links are kept, for a mount may move them."""
     return Path(os.path.normpath(Path(path).absolute()))
 
 
 def _content(path: Path) -> tuple[str, int]:
-    """Return a file's sha256 and size, as read."""
+    """A file's sha256 and size, as read."""
     digest, size = hashlib.sha256(), 0
     with path.open("rb") as file:
         while chunk := file.read(HASH_CHUNK_BYTES):
@@ -261,7 +261,7 @@ def _content(path: Path) -> tuple[str, int]:
 
 
 def submission_key(identity: ObjectIdentity, *, source: str = "filesystem") -> str:
-    """Return the object's submission key: `object:<source>:<path>:<sha256>` (BEHAVIOUR 4.12).
+    """The object's submission key: `object:<source>:<path>:<sha256>` (BEHAVIOUR 4.12).
 
     The content is part of it: an object that is listed again is a duplicate, a corrected one is a new submission.
     A blank value becomes `_`; colons and backslashes are escaped, so no two objects share a key.

@@ -81,7 +81,7 @@ def object_key(template: str, values: Mapping[str, str]) -> str:
 
 
 def target_path(location: str | Path, key: str) -> Path:
-    """Return where an object belongs.
+    """Where an object belongs.
 
     Raises:
         ObjectKeyRefused: The key is blank, absolute, leads out of the location (through a link too), or would be
@@ -215,7 +215,7 @@ class ObjectPublications:
         self._open: dict[str, ObjectPublication] = {}
 
     def publication(self, key: str) -> ObjectPublication:
-        """Return the open object with this key; open it at first.
+        """The open object with this key; open it at first.
 
         Raises:
             TooManyOpenGroups: One more would be open than the limit allows.
@@ -266,7 +266,7 @@ def _temporary_name(instance: str, attempt: int) -> str:
 
 
 def _instance_part(instance: str) -> str:
-    """Return the instance's name as part of a file name: no slash, and short enough for any file system."""
+    """The instance's name as part of a file name: no slash, and short enough for any file system."""
     part = quote(instance, safe="") or "_"
     return part if len(part) <= _INSTANCE_CHARS_MAX else hashlib.sha256(instance.encode()).hexdigest()
 

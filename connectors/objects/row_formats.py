@@ -24,7 +24,7 @@ class RowFormat(Protocol):
         """What the object begins with; may be empty."""
 
     def encode(self, rows: Iterable[bytes]) -> bytes:
-        """Return the bytes of a chunk of rows."""
+        """The bytes of a chunk of rows."""
 
 
 class JsonLines:
@@ -33,7 +33,7 @@ class JsonLines:
     header = b""
 
     def encode(self, rows: Iterable[bytes]) -> bytes:
-        """Return the rows, each ended by a line feed; JSON itself never holds one outside its escapes."""
+        """The rows, each ended by a line feed; JSON itself never holds one outside its escapes."""
         return b"".join(row + b"\n" for row in rows)
 
 
@@ -64,7 +64,7 @@ class CsvRows:
         self.header = _csv_line(self._names).encode()
 
     def encode(self, rows: Iterable[bytes]) -> bytes:
-        """Return the CSV of rows that are JSON objects of the model."""
+        """The CSV of rows that are JSON objects of the model."""
         guards = self._guards
         lines = [
             _csv_line(
@@ -84,7 +84,7 @@ _decode_row = msgspec.json.Decoder(dict[str, object], float_hook=str).decode
 
 
 def _csv_line(cells: Sequence[object]) -> str:
-    """Return one row with its end. The csv module looks at each character twice, so it gets those rows only that need it."""
+    """One row with its end. The csv module looks at each character twice, so it gets those rows only that need it."""
     if len(cells) > 1:
         with contextlib.suppress(TypeError):  # a cell that is no text
             line = ",".join(cast("Sequence[str]", cells))
@@ -96,7 +96,7 @@ def _csv_line(cells: Sequence[object]) -> str:
 
 
 def _arms(annotation: object) -> tuple[object, ...]:
-    """Return the types that an annotation names: its own, or those of its union, without `Annotated` around them."""
+    """The types that an annotation names: its own, or those of its union, without `Annotated` around them."""
     if hasattr(annotation, "__metadata__"):
         return _arms(get_args(annotation)[0])
     origin = getattr(annotation, "__origin__", None)
@@ -122,7 +122,7 @@ _FORMULA = re.compile(r"[\s\x00-\x1f\x7f\u200b\ufeff]*[=+\-@＝＋－＠]")
 
 
 def _guarded(value: object) -> object:
-    """Return a text cell that no spreadsheet runs."""
+    """A text cell that no spreadsheet runs."""
     if isinstance(value, str):
         return value if value[:1].isalnum() or _FORMULA.match(value) is None else f"'{value}"
     return _as_cell(value)

@@ -1,7 +1,14 @@
 """The store of one partition on disk: RocksDB through rocksdict (DESIGN 2, 6).
 
-A write goes to RocksDB's log without fsync: the changelog heals what a power cut takes, and rows and positions of one `apply` are one
-batch, so whatever prefix survives is a state that was true. A database that cannot be opened is wiped and rebuilt from the changelog.
+Theory of operation. Rows and positions of one `apply` are one batch, and batches reach the disk in their order: what is found at the next
+open was true at its positions, and the changelog is followed from there. Nothing has to be saved, so one thing must never be: rows missing
+below a stored position.
+
+RocksDB's own log of writes is therefore off. Measured: when the end of its MANIFEST is lost, RocksDB opens an older set of files, finds the
+files' logs deleted long ago, and applies the newest log on top: newest positions over a hole. Without the log the MANIFEST alone decides, and
+each beginning of it names a state that was true. A killed worker follows its changelogs from the last file: a memory table or a minute behind.
+
+What cannot be opened or read is `StateBroken`, leaves a mark, and is wiped and rebuilt from the changelog by the next open.
 """
 
 from __future__ import annotations
@@ -10,6 +17,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, cast
 
@@ -20,11 +28,13 @@ from rocksdict import (
     DBCompressionType,
     Options,
     Rdict,
+    RdictIter,
     WriteBatch,
     WriteBufferManager,
+    WriteOptions,
 )
 
-from schemas.errors import StateDirectoryHeld, UsageError
+from schemas.errors import StateBroken, StateDirectoryHeld, UsageError
 from state.tables.store import ChangelogPosition
 
 FORMAT = "kawait-state 1"
@@ -39,10 +49,14 @@ WRITE_BUFFERS_BYTES_MAX = 64 * 1024 * 1024
 BLOCK_CACHE_BYTES = 32 * 1024 * 1024
 """Blocks read from files, kept in memory, over all partitions of a worker."""
 
+FLUSH_EVERY_MS = 60_000
+"""Rows go to a file after this time too: a killed worker has little to follow, and its positions do not grow old while it runs."""
+
 _POSITION = b"\x00position/"  # sorts before every table, so no scan of rows meets it
 _POSITIONS_END = b"\x00position0"
 _LOCK_FILE = "LOCK"
 _FORMAT_FILE = "FORMAT"
+_BROKEN_FILE = "BROKEN"
 
 
 class RocksStore:
@@ -54,20 +68,41 @@ class RocksStore:
     """
 
     def __init__(self, path: Path, options: Options | None = None) -> None:
+        self._path = path
         self._db = Rdict(str(path), options=options or _options(*_shared_memory()))
+        self._unlogged = _unlogged()
+        self._flush_at_ms = 0
         self._decode = msgspec.msgpack.Decoder(ChangelogPosition).decode
         self._closed = False
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Values in the order of `keys`, None where there is no row."""
         self._check_open()
-        return cast(list[bytes | None], self._db.get(list(keys)))
+        with self._marked_when_broken():
+            return cast(list[bytes | None], self._db.get(list(keys)))
 
     def scan(self, start: bytes, end: bytes, limit: int | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Rows with `start <= key < end` in key order, at most `limit`."""
         self._check_open()
-        rows = _below(cast(Iterator[tuple[bytes, bytes]], iter(self._db.items(from_key=start))), end)
+        rows = self._between(self._db.iter(), start, end)
         return rows if limit is None else _first(rows, limit)
+
+    def _between(self, at: RdictIter, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Rows of a span.
+
+        Measured twice. RocksDB's own upper bound points into read options that rocksdict does not keep alive for the iterator, so once they
+        are freed a scan stops wherever the memory's new content says. And `Rdict.items` ends at a block that cannot be read as if there were
+        no more rows: only the status tells the two apart.
+        """
+        try:
+            with self._marked_when_broken():
+                at.seek(start)
+                while at.valid() and (key := at.key()) < end:
+                    yield key, at.value()
+                    at.next()
+                at.status()
+        finally:
+            del at  # else an error's traceback keeps the database open
 
     def apply(self, rows: Mapping[bytes, bytes | None], positions: Mapping[str, ChangelogPosition]) -> None:
         """Write rows (None deletes) and changelog positions in one atomic step."""
@@ -81,7 +116,16 @@ class RocksStore:
                 put(key, value)
         for topic, position in positions.items():
             put(_POSITION + topic.encode(), msgspec.msgpack.encode(position))
-        self._db.write(batch)
+        with self._marked_when_broken():
+            self._db.write(batch, self._unlogged)
+            self._flush_in_time(max((position.time_ms for position in positions.values()), default=0))
+
+    def _flush_in_time(self, now_ms: int) -> None:
+        """Have RocksDB write its memory to a file now and then, on its own thread."""
+        if now_ms >= self._flush_at_ms:
+            if self._flush_at_ms:
+                self._db.flush(wait=False)
+            self._flush_at_ms = now_ms + FLUSH_EVERY_MS
 
     def positions(self) -> dict[str, ChangelogPosition]:
         """The stored changelog positions, by topic name."""
@@ -89,26 +133,27 @@ class RocksStore:
         return {key[len(_POSITION) :].decode(): self._decode(value) for key, value in stored}
 
     def close(self) -> None:
-        """Free the store; further calls fail."""
+        """Write to a file what is in memory, and free the store; further calls fail."""
         if not self._closed:
             self._closed = True
-            self._db.close()
+            with (
+                suppress(StateBroken),
+                self._marked_when_broken(),
+            ):  # who closes has no more use for it; the next open knows
+                self._db.close()
 
     def _check_open(self) -> None:
         if self._closed:
             raise RuntimeError("the store is closed")
 
-
-def _below(rows: Iterator[tuple[bytes, bytes]], end: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Rows before `end`.
-
-    Measured: RocksDB's own upper bound points into read options that rocksdict does not keep alive for the iterator, so once they are freed
-    a scan stops wherever the memory's new content says.
-    """
-    for row in rows:
-        if row[0] >= end:
-            return
-        yield row
+    @contextmanager
+    def _marked_when_broken(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # rocksdict raises bare Exceptions
+            with suppress(OSError):
+                (self._path / _BROKEN_FILE).touch()
+            raise StateBroken(f"{self._path} cannot be used and will be rebuilt at the next start: {error}") from error
 
 
 def _first(rows: Iterator[tuple[bytes, bytes]], limit: int) -> Iterator[tuple[bytes, bytes]]:
@@ -120,6 +165,13 @@ def _first(rows: Iterator[tuple[bytes, bytes]], limit: int) -> Iterator[tuple[by
 def _shared_memory() -> tuple[Cache, WriteBufferManager]:
     """The memory that all stores of a worker share."""
     return Cache(BLOCK_CACHE_BYTES), WriteBufferManager(WRITE_BUFFERS_BYTES_MAX, allow_stall=False)
+
+
+def _unlogged() -> WriteOptions:
+    """No entry in RocksDB's log of writes: see above, and Kafka has that log already."""
+    options = WriteOptions()
+    options.disable_wal = True  # type: ignore[assignment,method-assign] # an attribute, whatever the stub says
+    return options
 
 
 def _options(cache: Cache, buffers: WriteBufferManager) -> Options:
@@ -167,20 +219,24 @@ class RocksStoreFactory:
     def open(self, role: str, partition: int) -> RocksStore:
         """Open, or make, the store of one partition. One that cannot be read is wiped and starts empty."""
         path = self._path(role, partition)
+        store = None if (path / _BROKEN_FILE).exists() else self._opened(path)
+        if store is None:
+            self.wipe(role, partition)
+            store = RocksStore(path, _options(*self._memory))
+        return store
+
+    def _opened(self, path: Path) -> RocksStore | None:
+        """The store as it is on disk, None when it cannot be read: whatever is wrong, the changelog has the rows."""
         try:
             store = RocksStore(path, _options(*self._memory))
-        except Exception:  # rocksdict raises bare Exceptions; whatever is wrong, the changelog has the rows
-            return self._make_again(role, partition)
+        except Exception:  # rocksdict raises bare Exceptions
+            return None
         try:
             store.positions()  # unreadable positions would be found too late, in the middle of a restore
         except Exception:
             store.close()
-            return self._make_again(role, partition)
+            return None
         return store
-
-    def _make_again(self, role: str, partition: int) -> RocksStore:
-        self.wipe(role, partition)
-        return RocksStore(self._path(role, partition), _options(*self._memory))
 
     def wipe(self, role: str, partition: int) -> None:
         """Delete the store of one partition; it must be closed."""

@@ -15,7 +15,7 @@ from state.item import ItemRecord, ItemStatus
 BUCKET_MS = 100
 
 _PENDING = InteractionStatus.PENDING
-_UNDONE = ItemStatus.PENDING
+_ITEM_PENDING = ItemStatus.PENDING
 
 
 def due_of(row: Any) -> int | None:
@@ -25,7 +25,7 @@ def due_of(row: Any) -> int | None:
     if kind is InteractionRecord:
         return row.deadline_ms if row.status is _PENDING else None
     if kind is ItemRecord:
-        return row.due_ms if row.status is _UNDONE else None
+        return row.due_ms if row.status is _ITEM_PENDING else None
     if kind is ExecutionRecord:
         return row.due_ms if row.status in (ExecutionStatus.WAIT_RETRY, ExecutionStatus.RUNNING) else None
     return None

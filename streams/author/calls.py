@@ -7,40 +7,28 @@
 
 `LocalAuthor` runs it on the thread that calls. `streams.author.step_process` keeps one in a process of its own and is called in the same way: Python
 computes on one core a process, and the loop that commits should not share its core with the author. Bytes cross, never values, so both give
-the same. A call that fills a list fills it as it goes and calls `starts` before each item: a time limit counts from there, and who overstays
+the same. A call that fills a list fills it as it goes and calls `before_each` before each item: a time limit counts from there, and who overstays
 it is the first item without a result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
 
-from schemas import limits
-from schemas.errors import StepError
-from streams.author.segments import flow, run_segment, run_steps
-from streams.author.shaping import shape
-from streams.author.suffixes import Suffixes
-from topologies.pipeline.items import SourceItem, idempotency_key
-from topologies.pipeline.model import Pipeline
+from topologies.pipeline.items import SourceItem
 from topologies.pipeline.shapes import Shape, Unshaped
 
-Starts = Callable[[], None]
+BeforeEach = Callable[[], None]
 """Called before each item of a call."""
 
-Outcome = list[bytes] | Exception
+SuffixResult = list[bytes] | Exception
 """Of one item's suffix: its outputs, or why there are none."""
 
 
-class StepProcessEnded(StepError):
-    """The author's code ended the process that it ran in."""
-
-    code = "STEP_PROCESS_ENDED"
-
-
-class StreamAsked(msgspec.Struct, frozen=True):
+class StreamRequest(msgspec.Struct, frozen=True):
     """Which stream of items enters an await.
 
     Attributes:
@@ -68,79 +56,16 @@ class Items(Protocol):
 class Author(Protocol):
     """The author's code of one pipeline; safe to call from many threads."""
 
-    def project(self, answers: Sequence[Unshaped], shapes: list[Shape], starts: Starts) -> None:
+    def project(self, answers: Sequence[Unshaped], shapes: list[Shape], before_each: BeforeEach) -> None:
         """Shape answers, appending to `shapes`."""
 
     def run_suffixes(
-        self, await_index: int, completions: Sequence[bytes], outcomes: list[Outcome], starts: Starts
+        self, await_index: int, completions: Sequence[bytes], outcomes: list[SuffixResult], before_each: BeforeEach
     ) -> None:
         """Run the suffix on each completion, appending to `outcomes`."""
 
-    def open_items(self, asked: StreamAsked) -> Items:
+    def open_items(self, asked: StreamRequest) -> Items:
         """The items that enter an await; nothing runs before the first pull."""
 
     def run_segment(self, first: int, stop: int, payloads: Sequence[bytes], *, many: bool) -> tuple[bytes, bool]:
         """As `streams.author.segments.run_segment`."""
-
-
-class LocalItems:
-    """A stream of items with one item of lookahead: the last dispatch knows that it is the last."""
-
-    def __init__(self, items: Iterator[SourceItem]) -> None:
-        self._items = items
-        self._ahead: SourceItem | None = None
-        self._is_begun = False
-
-    def pull(self, count: int) -> tuple[list[SourceItem], bool]:
-        """The next items, at most `count`, and whether the stream has ended with them."""
-        if not self._is_begun:
-            self._is_begun = True
-            self._ahead = next(self._items, None)
-        pulled: list[SourceItem] = []
-        size = 0
-        while self._ahead is not None and len(pulled) < count and size < limits.JOB_BYTES_MAX:
-            pulled.append(self._ahead)
-            size += len(self._ahead.request)
-            self._ahead = next(self._items, None)
-        return pulled, self._ahead is None
-
-    def close(self) -> None:
-        """Nothing to free."""
-
-
-class LocalAuthor:
-    """An `Author` on the calling thread."""
-
-    def __init__(self, pipeline: Pipeline) -> None:
-        self._pipeline = pipeline
-        self._suffixes = Suffixes(pipeline)
-        self._awaits = {step.index: step for step in pipeline.await_steps}
-
-    def project(self, answers: Sequence[Unshaped], shapes: list[Shape], starts: Starts) -> None:
-        """Shape answers, appending to `shapes`."""
-        for answer in answers:
-            starts()
-            shapes.append(shape(self._awaits[answer.step_index], answer))
-
-    def run_suffixes(
-        self, await_index: int, completions: Sequence[bytes], outcomes: list[Outcome], starts: Starts
-    ) -> None:
-        """Run the suffix on each completion, appending to `outcomes`."""
-        self._suffixes.of(await_index).run_chunk(completions, outcomes, starts)
-
-    def open_items(self, asked: StreamAsked) -> Items:
-        """The items that enter an await."""
-        return LocalItems(self._items(asked))
-
-    def _items(self, asked: StreamAsked) -> Iterator[SourceItem]:
-        pipeline = self._pipeline
-        step = pipeline.await_step(asked.await_index)
-        kind = pipeline.item_type(asked.first)
-        steps = run_steps(pipeline, asked.first, asked.await_index)
-        to_json = step.input.to_json
-        for index, value in enumerate(flow(steps, map(kind.validate_json, asked.payloads))):
-            yield SourceItem(to_json(value), idempotency_key(step, asked.execution_id, value, index))
-
-    def run_segment(self, first: int, stop: int, payloads: Sequence[bytes], *, many: bool) -> tuple[bytes, bool]:
-        """As `streams.author.segments.run_segment`."""
-        return run_segment(self._pipeline, first, stop, payloads, many=many)

@@ -8,10 +8,9 @@ from typing import Generic, TypeVar
 from schemas import limits
 from schemas.envelopes import ContinuationCompletion
 from schemas.errors import CallTimeout
-from streams.author.calls import StepProcessEnded
-from streams.author.errors import describe_error
+from streams.author.errors import StepProcessEnded, describe_error
 
-Entry = TypeVar("Entry")
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 CHUNK_S_SHORT = 0.050
@@ -44,7 +43,7 @@ class ChunkSize:
 
 
 @dataclass(slots=True, eq=False)
-class Chunk(Generic[Entry, Result]):
+class Chunk(Generic[Item, Result]):
     """Entries whose author's code runs in jobs, one job after the other, until each has a result.
 
     Theory of operation. The code fills `results` as it goes, so the first entry without a result is the one at which a job broke. Whoever
@@ -56,7 +55,7 @@ class Chunk(Generic[Entry, Result]):
         seconds: What the jobs themselves took; the wait for the loop to notice must not count.
     """
 
-    entries: list[Entry]
+    entries: list[Item]
     job_entries: int
     results: list[Result] = field(default_factory=list)
     seconds: float = 0.0
@@ -68,7 +67,7 @@ class Chunk(Generic[Entry, Result]):
         """Entries without a result."""
         return len(self.entries) - len(self.results)
 
-    def next_job(self) -> list[Entry]:
+    def next_job(self) -> list[Item]:
         """The entries of the next job."""
         done = len(self.results)
         return self.entries[done : done + self.job_entries]
@@ -103,5 +102,16 @@ def completion_of(
     """What the owner of an item is told of one run of its suffix."""
     if isinstance(result, Exception):
         code, message, retryable = describe_error(result)
-        return ContinuationCompletion(execution_id, unit_id, item_index, attempt, [], code, message, retryable)
-    return ContinuationCompletion(execution_id, unit_id, item_index, attempt, result)
+        return ContinuationCompletion(
+            execution_id=execution_id,
+            unit_id=unit_id,
+            item_index=item_index,
+            attempt=attempt,
+            outputs=[],
+            error_code=code,
+            error_message=message,
+            retryable=retryable,
+        )
+    return ContinuationCompletion(
+        execution_id=execution_id, unit_id=unit_id, item_index=item_index, attempt=attempt, outputs=result
+    )

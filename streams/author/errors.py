@@ -48,3 +48,9 @@ def describe_error(error: BaseException) -> tuple[str, str, bool]:
     if isinstance(error, StepError):
         return error.code, str(error), error.retryable
     return "STEP_FAILED", f"{type(error).__name__}: {error}", True
+
+
+class StepProcessEnded(StepError):
+    """The author's code ended the process that it ran in."""
+
+    code = "STEP_PROCESS_ENDED"

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from streams.author.calls import Outcome, StreamAsked
+from streams.author.calls import StreamRequest, SuffixResult
 from streams.author.errors import describe_error
 from topologies.pipeline.items import SourceItem
 from topologies.pipeline.shapes import Shape, Shaped, Unshaped
@@ -49,7 +49,7 @@ class PullItemsCall(msgspec.Struct, frozen=True, tag=True):
 
     stream: int
     count: int
-    asked: StreamAsked | None
+    asked: StreamRequest | None
 
 
 class CloseItemsCall(msgspec.Struct, frozen=True, tag=True):
@@ -99,7 +99,7 @@ def shape_sent(shape: Shape) -> ShapeSent:
     return (shape.completion, shape.answer, None) if isinstance(shape, Shaped) else (None, None, shape.detail)
 
 
-def outcome_sent(outcome: Outcome) -> list[bytes] | StepFailure:
+def outcome_sent(outcome: SuffixResult) -> list[bytes] | StepFailure:
     """An outcome in the form that is sent."""
     return outcome if isinstance(outcome, list) else StepFailure(*describe_error(outcome))
 

@@ -29,7 +29,8 @@ import msgspec
 import structlog
 
 from schemas.errors import StepError, UsageError
-from streams.author.calls import Items, Outcome, Starts, StepProcessEnded, StreamAsked
+from streams.author.calls import BeforeEach, Items, StreamRequest, SuffixResult
+from streams.author.errors import StepProcessEnded
 from streams.author.messages import (
     READY,
     CloseItemsCall,
@@ -54,6 +55,7 @@ logger = structlog.get_logger("kawait.steps")
 
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 5.0
+STEP_SERVER = f"{__spec__.parent}.step_server"
 
 
 class StepsFailed(StepError):
@@ -66,7 +68,7 @@ class StepsFailed(StepError):
 
 
 class StepProcess:
-    """Starts the step process, and starts it again when it ended; a `streams.author.calls.Author`.
+    """BeforeEach the step process, and starts it again when it ended; a `streams.author.calls.Author`.
 
     Args:
         choice: The pipeline, as the worker loads it; the step process loads it by itself.
@@ -121,26 +123,26 @@ class StepProcess:
 
     # --- calls -------------------------------------------------------------------------------------------------------------------------
 
-    def project(self, answers: Sequence[Unshaped], shapes: list[Shape], starts: Starts) -> None:
+    def project(self, answers: Sequence[Unshaped], shapes: list[Shape], before_each: BeforeEach) -> None:
         """Shape answers, appending to `shapes`."""
 
         def take(some: Some) -> None:
             for completion, answer, detail in some.shapes:
                 shapes.append(Shaped(completion, answer) if detail is None else Misshapen(detail))
 
-        self._call(ProjectCall(list(answers)), take, starts)
+        self._call(ProjectCall(list(answers)), take, before_each)
 
     def run_suffixes(
-        self, await_index: int, completions: Sequence[bytes], outcomes: list[Outcome], starts: Starts
+        self, await_index: int, completions: Sequence[bytes], outcomes: list[SuffixResult], before_each: BeforeEach
     ) -> None:
         """Run the suffix on each completion, appending to `outcomes`."""
 
         def take(some: Some) -> None:
             outcomes.extend(made if isinstance(made, list) else StepsFailed(made) for made in some.outcomes)
 
-        self._call(RunSuffixesCall(await_index, list(completions)), take, starts)
+        self._call(RunSuffixesCall(await_index, list(completions)), take, before_each)
 
-    def open_items(self, asked: StreamAsked) -> Items:
+    def open_items(self, asked: StreamRequest) -> Items:
         """The items that enter an await."""
         return _Items(self, next(self._numbers), asked)
 
@@ -155,11 +157,11 @@ class StepProcess:
         return ended.items, ended.has_ended
 
     def forget(self, stream: int) -> None:
-        """For `_Items`: told with the next call, whose ever."""
+        """Let the step process forget a stream; it is told together with the next call, whichever that is."""
         self._forgotten.put(stream)
 
     def _call(
-        self, asked: StepCall, take: Callable[[Some], None] = lambda _some: None, starts: Starts = lambda: None
+        self, asked: StepCall, take: Callable[[Some], None] = lambda _some: None, before_each: BeforeEach = lambda: None
     ) -> Ended:
         """One call on this thread's connection.
 
@@ -168,7 +170,7 @@ class StepProcess:
             StepProcessEnded: the process ended before the call did.
         """
         connection = self._connection()
-        starts()
+        before_each()
         try:
             while not self._forgotten.empty():
                 with contextlib.suppress(Empty):  # another thread may tell it
@@ -178,7 +180,7 @@ class StepProcess:
                 answer = decode_response(connection.recv_bytes())
                 if isinstance(answer, Some):
                     take(answer)
-                    starts()
+                    before_each()
                     continue
                 take(answer.rest)
                 if isinstance(answer, Raised):
@@ -242,7 +244,7 @@ class StepProcess:
         with theirs:
             # `-P`: the current folder may hold a package named like one of ours.
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "streams.author.step_server", str(theirs.fileno())],
+                [sys.executable, "-P", "-m", STEP_SERVER, str(theirs.fileno())],
                 stdin=subprocess.PIPE,
                 pass_fds=[theirs.fileno()],
                 env={**os.environ, "PYTHONPATH": import_path(os.environ)},
@@ -256,10 +258,10 @@ class StepProcess:
 class _Items:
     """A stream that is kept in the step process."""
 
-    def __init__(self, process: StepProcess, number: int, asked: StreamAsked) -> None:
+    def __init__(self, process: StepProcess, number: int, asked: StreamRequest) -> None:
         self._process = process
         self._number = number
-        self._asked: StreamAsked | None = asked
+        self._asked: StreamRequest | None = asked
 
     def pull(self, count: int) -> tuple[list[SourceItem], bool]:
         """The next items, at most `count`, and whether the stream has ended with them."""

@@ -16,8 +16,9 @@ from typing import Final
 import msgspec
 
 from schemas.errors import KawaitError
-from streams.author.calls import Author, Items, LocalAuthor, Outcome, StepProcessEnded
-from streams.author.errors import describe_error
+from streams.author.calls import Author, Items, SuffixResult
+from streams.author.errors import StepProcessEnded, describe_error
+from streams.author.local import LocalAuthor
 from streams.author.messages import (
     READY,
     CloseItemsCall,
@@ -51,7 +52,7 @@ class _Filling:
 
     def __init__(self, connection: Connection) -> None:
         self.shapes: list[Shape] = []
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[SuffixResult] = []
         self._connection = connection
         self._sent = 0
         self._sending = threading.Lock()

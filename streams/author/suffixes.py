@@ -38,17 +38,17 @@ class Suffix:
         ]
 
     def run_chunk(
-        self, completions: Sequence[bytes], results: list[list[bytes] | Exception], starts: Callable[[], None]
+        self, completions: Sequence[bytes], results: list[list[bytes] | Exception], before_each: Callable[[], None]
     ) -> None:
         """Run items one after another (concurrently where a step is async), appending each one's outputs or error to `results`.
 
-        `starts` is called before each.
+        `before_each` is called before each.
         """
         if self._is_async:
             results += run_async(self._run_together(completions))
             return
         for completion in completions:
-            starts()
+            before_each()
             results.append(self.run(completion))
 
     def run(self, completion: bytes) -> list[bytes] | Exception:

@@ -40,7 +40,7 @@ def silent(_line: str) -> None:
 
 
 def tail(text: str, lines: int = TAIL_LINES) -> str:
-    """Return the last lines of a text, indented."""
+    """The last lines of a text, indented."""
     return "\n".join("  " + line for line in text.strip().splitlines()[-lines:])
 
 
@@ -60,7 +60,7 @@ def run_tool(command: Sequence[str], environment: Mapping[str, str] | None = Non
 
 
 def _java_version(java: str) -> int:
-    """Return the feature version of ``java`` (17 for "17.0.15", 8 for "1.8.0"), 0 if it does not say."""
+    """The feature version of ``java`` (17 for "17.0.15", 8 for "1.8.0"), 0 if it does not say."""
     try:
         _code, said = run_tool([java, "-version"])
     except OSError:
@@ -70,7 +70,7 @@ def _java_version(java: str) -> int:
 
 
 def _find_java() -> str | None:
-    """Return a Java of at least `JAVA_VERSION_MIN`: ``$JAVA_HOME``, PATH, Debian's folder; None if there is none."""
+    """A Java of at least `JAVA_VERSION_MIN`: ``$JAVA_HOME``, PATH, Debian's folder; None if there is none."""
     home = os.environ.get("JAVA_HOME")
     candidates = [str(Path(home, "bin", "java"))] if home else []
     on_path = shutil.which("java")
@@ -101,7 +101,7 @@ def _can_install() -> bool:
 
 
 def require_java(report: Callable[[str], None] = silent) -> str:
-    """Return the path of a Java 17+, installing one as root on Debian.
+    """The path of a Java 17+, installing one as root on Debian.
 
     Raises:
         BrokerError: there is none, and it cannot be installed from here.
@@ -121,7 +121,7 @@ def require_java(report: Callable[[str], None] = silent) -> str:
 
 
 def require_maven(report: Callable[[str], None] = silent) -> str:
-    """Return the path of Maven, installing it as root on Debian.
+    """The path of Maven, installing it as root on Debian.
 
     Raises:
         BrokerError: there is none, and it cannot be installed from here.
@@ -144,7 +144,7 @@ def require_maven(report: Callable[[str], None] = silent) -> str:
 
 
 def cache_directory() -> Path:
-    """Return the directory that holds the resolved jars: ``$XDG_CACHE_HOME/kawait``, by default ``~/.cache/kawait``."""
+    """The directory that holds the resolved jars: ``$XDG_CACHE_HOME/kawait``, by default ``~/.cache/kawait``."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "kawait"
 
@@ -159,7 +159,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _pom() -> str:
-    """Return a Maven project whose runtime dependencies are `ARTIFACTS`."""
+    """A Maven project whose runtime dependencies are `ARTIFACTS`."""
     rows = "".join(
         f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version>"
         "</dependency>"
@@ -172,7 +172,7 @@ def _pom() -> str:
 
 
 def resolve_kafka(report: Callable[[str], None] = silent) -> list[Path]:
-    """Return Kafka's jars, fetched through Maven the first time.
+    """Kafka's jars, fetched through Maven the first time.
 
     Safe between processes: one resolves, the others wait for it. The folder appears by one rename, so a half-fetched
     set is never used.

@@ -77,7 +77,7 @@ _ports_lock = threading.Lock()
 
 
 def _free_port() -> int:
-    """Return a port of 127.0.0.1 that nobody listens on and that this process has not handed out before.
+    """A port of 127.0.0.1 that nobody listens on and that this process has not handed out before.
 
     Raises:
         BrokerError: none was found in `PORT_FIRST` .. + `PORT_COUNT`.
@@ -97,7 +97,7 @@ def _free_port() -> int:
 
 
 def _node_properties(directory: Path, client_port: int, controller_port: int) -> dict[str, str]:
-    """Return the server's properties: one node, broker and controller, on the loopback interface."""
+    """The server's properties: one node, broker and controller, on the loopback interface."""
     record_max = str(RECORD_BYTES_MAX)
     return {
         "process.roles": "broker,controller",
@@ -139,7 +139,7 @@ def _node_properties(directory: Path, client_port: int, controller_port: int) ->
 
 
 def _filled(properties: Mapping[str, str], values: Mapping[str, str]) -> dict[str, str]:
-    """Return properties with each placeholder's value in its place."""
+    """Properties with each placeholder's value in its place."""
     filled = dict(properties)
     for placeholder, value in values.items():
         filled = {name: text.replace(placeholder, value) for name, text in filled.items()}

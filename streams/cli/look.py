@@ -43,15 +43,15 @@ def status(
 ) -> None:
     """Show how an execution or an interaction stands."""
     name, text = options.app_and_id(words, app, "execution or interaction ID")
-    asked = target(text)
+    wanted = target(text)
     with views_of(name, bootstrap, config_file) as views:
-        if asked.is_interaction:
-            interaction = views.interaction(asked)
+        if wanted.is_interaction:
+            interaction = views.interaction(wanted)
             if interaction is None:
                 raise UsageError(f"app {name} knows no interaction {text}")
             _show_interaction(interaction, as_json=as_json)
             return
-        execution = views.execution(asked.execution_id)
+        execution = views.execution(wanted.execution_id)
     if execution is None:
         raise UsageError(f"app {name} knows no execution {text}")
     _show_execution(execution, as_json=as_json)

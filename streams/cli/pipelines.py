@@ -10,11 +10,11 @@ import click
 import structlog
 
 from schemas.errors import LogUnavailable, PipelineError
+from schemas.topics import TopicSettings
 from streams.cli import options, provisioning
 from streams.cli.printing import print_json, print_rows
 from streams.clock import SystemClock
-from streams.log.seam import TopicSpec
-from streams.worker.topics import ensure_topics, pipeline_acls, topic_specs
+from streams.worker.topics import ensure_topics, pipeline_acls, topic_settings
 from topologies.pipeline.describing import describe as described
 from topologies.pipeline.describing import mermaid as drawn
 from topologies.pipeline.model import Pipeline
@@ -110,7 +110,7 @@ def topics(
     """Create the topics of PIPELINE that are missing, and refuse those that are not as they must be."""
     loaded = options.choice(pipeline, app=app, overrides=overrides, app_dir=app_dir).load_without_secrets(os.environ)
     if plan or (form is not None and not with_acls):
-        _print_topics(topic_specs(loaded), form, as_json=as_json)
+        _print_topics(topic_settings(loaded), form, as_json=as_json)
     if with_acls:
         _print_acls(loaded, form, as_json=as_json)
     if not (plan or with_acls or form is not None):
@@ -125,7 +125,7 @@ def _create(
         created = _ensure(pipeline, log, timeout_s)
     finally:
         log.close()
-    count = len(topic_specs(pipeline))
+    count = len(topic_settings(pipeline))
     if as_json:
         print_json({"created": created, "verified": count})
         return
@@ -150,7 +150,7 @@ def _ensure(pipeline: Pipeline, log: Any, timeout_s: float) -> list[str]:
                 waiting = True
 
 
-def _print_topics(specs: list[TopicSpec], form: str | None, *, as_json: bool) -> None:
+def _print_topics(specs: list[TopicSettings], form: str | None, *, as_json: bool) -> None:
     if as_json:
         for spec in specs:
             print_json(
@@ -178,7 +178,7 @@ def _print_topics(specs: list[TopicSpec], form: str | None, *, as_json: bool) ->
         print_rows(("topic", "partitions", "replicas", "settings"), rows, empty="no topics")
 
 
-def _replication(spec: TopicSpec) -> str:
+def _replication(spec: TopicSettings) -> str:
     return str(spec.replication_factor) if spec.replication_factor > 0 else "broker"
 
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import yaml
 
-from schemas.topics import Acl
-from streams.log.seam import TopicSpec
+from schemas.topics import Acl, TopicSettings
 
 STRIMZI_API = "kafka.strimzi.io/v1beta2"
 CLUSTER_LABEL = "strimzi.io/cluster"
@@ -25,12 +24,12 @@ _RESOURCES = {"TOPIC": "topic", "GROUP": "group", "TRANSACTIONAL_ID": "transacti
 _FLAGS = {"TOPIC": "--topic", "GROUP": "--group", "TRANSACTIONAL_ID": "--transactional-id"}
 
 
-def topic_commands(specs: Sequence[TopicSpec]) -> str:
+def topic_commands(specs: Sequence[TopicSettings]) -> str:
     """`kafka-topics.sh --create` for each topic."""
     return "\n".join(_topic_command(spec) for spec in specs)
 
 
-def _topic_command(spec: TopicSpec) -> str:
+def _topic_command(spec: TopicSettings) -> str:
     words = ["--create", "--if-not-exists", "--topic", spec.name, "--partitions", str(spec.partitions)]
     if spec.replication_factor > 0:
         words += ["--replication-factor", str(spec.replication_factor)]
@@ -53,12 +52,12 @@ def _acl_command(app: str, acl: Acl) -> str:
     return f"kafka-acls.sh --bootstrap-server {BOOTSTRAP} {shlex.join([*words, _FLAGS[acl.resource], acl.name])}"
 
 
-def strimzi_topics(specs: Sequence[TopicSpec]) -> str:
+def strimzi_topics(specs: Sequence[TopicSettings]) -> str:
     """A KafkaTopic for each topic, as YAML documents."""
     return _documents(_strimzi_topic(spec) for spec in specs)
 
 
-def _strimzi_topic(spec: TopicSpec) -> dict[str, Any]:
+def _strimzi_topic(spec: TopicSettings) -> dict[str, Any]:
     name = _kubernetes_name(spec.name)
     body: dict[str, Any] = {"partitions": spec.partitions, "config": dict(sorted(spec.config.items()))}
     if spec.replication_factor > 0:

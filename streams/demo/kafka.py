@@ -27,7 +27,7 @@ from streams.log.kafka.log import KafkaLog
 from streams.log.kafka.settings import KafkaSettings
 from streams.log.seam import Log
 from streams.process.child import Child, end_all
-from streams.worker.topics import ensure_topics, topic_specs
+from streams.worker.topics import ensure_topics, topic_settings
 from topologies.pipeline.model import Pipeline
 
 READY_TIMEOUT_S = 60.0
@@ -137,7 +137,7 @@ def remove_app(pipeline: Pipeline, place: Connection) -> None:
     """Remove an application's topics and groups from a broker, as far as it is there."""
     admin = _admin(place)
     names = Names.of(pipeline.app)
-    topics = [spec.name for spec in topic_specs(pipeline)]
+    topics = [spec.name for spec in topic_settings(pipeline)]
     groups = [names.group(role) for role in ("core", "ingress", "continuation")] + [f"{pipeline.app}-provider"]
     futures: list[Future[Any]] = []
     try:

@@ -18,7 +18,7 @@ from streams.log.seam import Log, TopicPartition
 from streams.process.interpreter import SWITCH_INTERVAL_S
 from streams.telemetry.metrics import Metrics
 from streams.worker.assembly import Assembly
-from streams.worker.run import serve, void
+from streams.worker.run import serve
 from streams.worker.topics import ensure_topics, verify_topics
 from topologies.pipeline.model import Pipeline
 
@@ -38,7 +38,7 @@ class MemoryStage:
     threads: list[threading.Thread] = field(default_factory=list)
     failures: list[BaseException] = field(default_factory=list)
 
-    def start(self, name: str, run: Callable[[], None]) -> None:
+    def start(self, name: str, run: Callable[[], object]) -> None:
         """Run a part in a thread of its own."""
 
         def body() -> None:
@@ -105,10 +105,10 @@ def _start_worker(stage: MemoryStage, instance: str) -> threading.Event:
         static=True,
         topic_ids=verify_topics(stage.pipeline, stage.log),
         metrics=Metrics(),
-        wait=lambda seconds: void(stage.stop.wait(seconds)),
+        wait=stage.stop.wait,
     ).build()
     stop = stage.stop
-    stage.start(instance, lambda: void(serve(worker, stage.pipeline, stage.log, stop, on_ready=ready.set)))
+    stage.start(instance, lambda: serve(worker, stage.pipeline, stage.log, stop, on_ready=ready.set))
     return ready
 
 

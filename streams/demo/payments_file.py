@@ -74,6 +74,6 @@ def _recipient(bits: int) -> str:
 
 
 def _amount(cents: int) -> str:
-    """Return the amount as banks' exports write it: a last zero is left out (6730.3), whatever the currency."""
+    """The amount as banks' exports write it: a last zero is left out (6730.3), whatever the currency."""
     text = f"{cents // 100}.{cents % 100:02d}"
     return text.removesuffix("0") if cents % 100 else text

@@ -87,7 +87,7 @@ class Pace:
         self._paused_until_s = 0.0
 
     def grant(self, wanted: int, now_s: float) -> int:
-        """Return how many of the wanted answers may leave now, and count them as sent."""
+        """How many of the wanted answers may leave now, and count them as sent."""
         if now_s < self._paused_until_s:
             return 0
         granted = wanted
@@ -105,7 +105,7 @@ class Pace:
         return granted
 
     def wait_s(self, now_s: float) -> float:
-        """Return the seconds until at least one answer may leave."""
+        """The seconds until at least one answer may leave."""
         wait_s = max(0.0, self._paused_until_s - now_s)
         if self._rate_per_s is not None and self._credit < 1:
             wait_s = max(wait_s, (1 - self._credit) / self._rate_per_s)
@@ -193,7 +193,7 @@ class PaymentProvider:
             self._committed_s = now_s
 
     def _patience_s(self, now_s: float) -> float:
-        """Return how long reading may wait: until the first pending answer is due."""
+        """How long reading may wait: until the first pending answer is due."""
         if not self._pending:
             return POLL_S
         return min(POLL_S, max(self._pending[0][0] - now_s, self._pace.wait_s(now_s), 0.0))
@@ -247,7 +247,7 @@ class PaymentProvider:
         return 2 if probability > 0 and answered_twice(request.interaction_id, probability) else 1
 
     def _destination(self, message: Message) -> tuple[str, list[tuple[str, str | bytes | None]]]:
-        """Return the answer's topic and headers: the request names the first, the trace goes back as it came."""
+        """The answer's topic and headers: the request names the first, the trace goes back as it came."""
         topic = self._settings.response_topic
         headers: list[tuple[str, str | bytes | None]] = []
         sent: Any = message.headers() or ()

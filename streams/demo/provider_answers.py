@@ -17,7 +17,7 @@ _UNSIGNED_32: Final = 0xFFFFFFFF
 
 
 def jhash(text: str) -> int:
-    """Return Java's `String.hashCode`, read as unsigned: the 31-polynomial over UTF-16 code units, modulo 2**32."""
+    """Java's `String.hashCode`, read as unsigned: the 31-polynomial over UTF-16 code units, modulo 2**32."""
     if text.isascii():
         units: bytes | list[int] = text.encode()
     else:
@@ -53,7 +53,7 @@ def _drawn(text: str, salt: int, rate: float) -> bool:
 
 @lru_cache(maxsize=16)
 def _share(rate: float) -> int:
-    """Return a rate in ten-thousandths, 0 to all of them."""
+    """A rate in ten-thousandths, 0 to all of them."""
     return 0 if math.isnan(rate) else round(min(max(rate, 0.0), 1.0) * RATE_SCALE)
 
 
@@ -116,7 +116,7 @@ def parse(request: bytes | None) -> PaymentRequest:
 
 
 def reply(request: PaymentRequest, *, reject_rate: float = REJECT_RATE_DEFAULT, actor: str = ACTOR) -> bytes:
-    """Return the completion value for a request: the decision, and everything that must be echoed."""
+    """The completion value for a request: the decision, and everything that must be echoed."""
     return _encode(
         PaymentAnswer(
             request.interaction_id,
@@ -130,7 +130,7 @@ def reply(request: PaymentRequest, *, reject_rate: float = REJECT_RATE_DEFAULT, 
 
 
 def answer(request: bytes | None, *, reject_rate: float = REJECT_RATE_DEFAULT, actor: str = ACTOR) -> bytes:
-    """Return the completion value for a request record's value.
+    """The completion value for a request record's value.
 
     Raises:
         PoisonRequest: The value is no payment request.

@@ -40,7 +40,7 @@ class FaustMissing(RuntimeError):
 
 
 def build_app(settings: ProviderSettings, folder: Path) -> faust.App:
-    """Return the Faust application: one agent on the request topic; call it inside the event loop that will run it.
+    """The Faust application: one agent on the request topic; call it inside the event loop that will run it.
 
     Args:
         settings: What to answer, and where.
@@ -119,7 +119,7 @@ async def _paced(pace: Pace, due_s: float) -> None:
 
 
 def _headers(headers: Any) -> Mapping[str, bytes]:
-    """Return record headers as a mapping; Faust gives a mapping, a list of pairs, or None."""
+    """Record headers as a mapping; Faust gives a mapping, a list of pairs, or None."""
     pairs = headers.items() if isinstance(headers, Mapping) else headers or ()
     return {name: value if isinstance(value, bytes) else str(value).encode() for name, value in pairs if value}
 

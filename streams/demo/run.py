@@ -24,11 +24,12 @@ from streams.demo.provider_answers import REJECT_RATE_DEFAULT
 from streams.doors.outcomes import Outcome, Outcomes
 from streams.doors.submissions import command_for_object, send
 from streams.log.seam import Log, TopicPartition
+from topologies import __file__ as topologies_file
 from topologies.pipeline.model import Pipeline
 from topologies.pipeline.transports import KafkaTransport
 from topologies.reading.choice import PipelineChoice
 
-FOLDER: Final = Path(__file__).parents[2] / "topologies" / "csv_payments"
+FOLDER: Final = Path(topologies_file).parent / "csv_payments"
 PIPELINE: Final = FOLDER / "pipeline.yaml"
 SAMPLE: Final = FOLDER / "payments_12.csv"
 ROWS_DEFAULT: Final = 12

@@ -52,12 +52,12 @@ def send_answer(pipeline: Pipeline, log: Log, answer: AnswerCommand, *, timeout_
             producer.send(step.transport.response_topic, value, key=answer.interaction_id.encode(), timeout_s=timeout_s)
         else:
             completion = ProviderCompletion(
-                ref.execution_id,
-                answer.interaction_id,
-                answer.payload,
-                answer.token,
-                answer.idempotency_key,
-                answer.actor,
+                execution_id=ref.execution_id,
+                interaction_id=answer.interaction_id,
+                payload=answer.payload,
+                resume_token=answer.token,
+                idempotency_key=answer.idempotency_key,
+                actor=answer.actor,
             )
             send(pipeline, producer, completion, timeout_s=timeout_s)
     finally:

@@ -13,7 +13,7 @@ from typing import Any, Self
 import msgspec
 
 from schemas import codec
-from schemas.envelopes import Reply, SubmitCommand
+from schemas.envelopes import ExecutionOutcome, SubmitCommand
 from schemas.errors import LogUnavailable
 from schemas.names import Names
 from state.execution import TERMINAL
@@ -131,7 +131,7 @@ class Outcomes:
         while missing:
             for record in self._reader.poll(POLL_RECORDS, POLL_S):
                 told = codec.decode(record.value)
-                if isinstance(told, Reply) and told.execution_id in missing:
+                if isinstance(told, ExecutionOutcome) and told.execution_id in missing:
                     self._take(told, ended)
             missing -= ended.keys()
             on_turn(ended)
@@ -143,7 +143,7 @@ class Outcomes:
                 )
         return ended
 
-    def _take(self, told: Reply, ended: dict[str, Outcome]) -> None:
+    def _take(self, told: ExecutionOutcome, ended: dict[str, Outcome]) -> None:
         if told.status not in ENDED:
             self._last[told.execution_id] = told.status
             return

@@ -30,14 +30,14 @@ def command_for_object(
     described = {"path": identity.path, "name": identity.name, "size": identity.size, "sha256": identity.sha256}
     payload = _canonical(pipeline, msgspec.json.encode(described), f"object {identity.path}")
     return SubmitCommand(
-        execution_id(tenant, pipeline.name, key),
-        tenant,
-        pipeline.name,
-        key,
-        payload,
-        identity.name,
-        identity.size,
-        identity.sha256,
+        execution_id=execution_id(tenant, pipeline.name, key),
+        tenant_id=tenant,
+        pipeline=pipeline.name,
+        submission_key=key,
+        input=payload,
+        source_name=identity.name,
+        source_size=identity.size,
+        source_sha256=identity.sha256,
     )
 
 
@@ -51,7 +51,13 @@ def command_for_payload(
     """
     payload = _canonical(pipeline, value, "the payload")
     submission = key if key is not None else f"sha256:{hashlib.sha256(payload).hexdigest()}"
-    return SubmitCommand(execution_id(tenant, pipeline.name, submission), tenant, pipeline.name, submission, payload)
+    return SubmitCommand(
+        execution_id=execution_id(tenant, pipeline.name, submission),
+        tenant_id=tenant,
+        pipeline=pipeline.name,
+        submission_key=submission,
+        input=payload,
+    )
 
 
 def _canonical(pipeline: Pipeline, value: bytes, what: str) -> bytes:

@@ -123,31 +123,31 @@ class Views:
         units = self._rows("units", execution_id, lambda key: key.startswith(prefix), UnitRecord)
         return ExecutionView(rows[0], sorted(units, key=lambda unit: unit.step_index))
 
-    def interaction(self, asked: Target) -> InteractionView | None:
+    def interaction(self, wanted: Target) -> InteractionView | None:
         """An interaction as it stands; None: unknown."""
-        assert asked.unit_id is not None
-        unit_id = asked.unit_id
-        _, key = split_key(interaction_key(unit_id, asked.item_index))
-        interactions = self._rows("interactions", asked.execution_id, lambda found: found == key, InteractionRecord)
+        assert wanted.unit_id is not None
+        unit_id = wanted.unit_id
+        _, key = split_key(interaction_key(unit_id, wanted.item_index))
+        interactions = self._rows("interactions", wanted.execution_id, lambda found: found == key, InteractionRecord)
         if not interactions:
             return None
-        units = self._rows("units", asked.execution_id, lambda found: found == unit_id.encode(), UnitRecord)
+        units = self._rows("units", wanted.execution_id, lambda found: found == unit_id.encode(), UnitRecord)
         items: list[ItemRecord] = []
-        if asked.item_index is not None:
-            _, item = split_key(item_key(unit_id, asked.item_index))
-            items = self._rows("items", asked.execution_id, lambda found: found == item, ItemRecord)
+        if wanted.item_index is not None:
+            _, item = split_key(item_key(unit_id, wanted.item_index))
+            items = self._rows("items", wanted.execution_id, lambda found: found == item, ItemRecord)
         return InteractionView(interactions[0], units[0] if units else None, items[0] if items else None)
 
-    def trace(self, asked: Target) -> Iterator[Fact]:
+    def trace(self, wanted: Target) -> Iterator[Fact]:
         """The facts of an execution, or those about one interaction of it, in the order in which they were committed."""
-        view = self.execution(asked.execution_id)
+        view = self.execution(wanted.execution_id)
         since_ms = view.execution.submitted_at_ms - CLOCK_SKEW_MS if view is not None else None
-        key = asked.execution_id.encode()
-        for record in read(self._log, [self._home(self._names.facts, asked.execution_id)], since_ms=since_ms):
+        key = wanted.execution_id.encode()
+        for record in read(self._log, [self._home(self._names.facts, wanted.execution_id)], since_ms=since_ms):
             if record.key != key:
                 continue
             fact = codec.decode(record.value)
-            if isinstance(fact, Fact) and _is_about(fact, asked):
+            if isinstance(fact, Fact) and _is_about(fact, wanted):
                 yield fact
 
     def _rows(self, table: str, execution_id: str, wanted: Callable[[bytes], bool], kind: type[_R]) -> list[_R]:
@@ -232,7 +232,7 @@ def _place(name: str, partitions: int) -> tuple[int, int] | None:
     return None
 
 
-def _is_about(fact: Fact, asked: Target) -> bool:
-    if not asked.is_interaction:
+def _is_about(fact: Fact, wanted: Target) -> bool:
+    if not wanted.is_interaction:
         return True
-    return getattr(fact, "unit_id", None) == asked.unit_id and getattr(fact, "item_index", -1) == asked.item_index
+    return getattr(fact, "unit_id", None) == wanted.unit_id and getattr(fact, "item_index", -1) == wanted.item_index

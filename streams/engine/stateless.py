@@ -19,7 +19,7 @@ class StatelessTask:
         self.inputs = inputs
         self.ready: deque[Entry] = deque()
         self.tally = Tally(metrics)
-        self.bytes = 0
+        self.waiting_bytes = 0
         """Of records that are not decided yet."""
 
     def restore(self, budget_s: float) -> bool:
@@ -33,7 +33,7 @@ class StatelessTask:
     def events(self, room: int) -> list[Entry]:
         """Records in order."""
         taken = [self.ready.popleft() for _ in range(min(room, len(self.ready)))]
-        self.bytes -= sum(entry.record.size for entry in taken if entry.record is not None)
+        self.waiting_bytes -= sum(entry.record.size for entry in taken if entry.record is not None)
         return taken
 
     def has_work(self) -> bool:
@@ -42,7 +42,7 @@ class StatelessTask:
 
     def is_full(self) -> bool:
         """Whether reading should wait."""
-        return len(self.ready) > 2 * limits.BATCH_RECORDS_MAX or self.bytes > limits.INBOX_BYTES_MAX
+        return len(self.ready) > 2 * limits.BATCH_RECORDS_MAX or self.waiting_bytes > limits.INBOX_BYTES_MAX
 
     def next_due_ms(self) -> int | None:
         """No timers."""

@@ -6,7 +6,7 @@ touches the log. The order in which the loop calls it is that of `streams.engine
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from streams.log.seam import Record, TopicPartition
@@ -60,7 +60,7 @@ class Outputs:
 
     def __init__(self) -> None:
         self.records: list[OutRecord] = []
-        self.bytes = 0
+        self.size = 0
 
     def add(
         self,
@@ -77,7 +77,7 @@ class Outputs:
     def put(self, record: OutRecord, size: int) -> None:
         """Write one more record, with a value of `size` bytes; the short way for what each row writes."""
         self.records.append(record)
-        self.bytes += size
+        self.size += size
 
 
 class Task(Protocol):
@@ -141,5 +141,8 @@ class Task(Protocol):
         """How much it has on its hands; asked now and then, for gauges."""
 
 
-MakeTask = Callable[[int, tuple[TopicPartition, ...], Positions], Task]
-"""Makes the task of a partition number, its inputs and the loop's positions."""
+class MakeTask(Protocol):
+    """Makes tasks."""
+
+    def __call__(self, partition: int, inputs: tuple[TopicPartition, ...], positions: Positions) -> Task:
+        """The task of a partition number, its inputs and the loop's positions."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple, Protocol
 
+from schemas.topics import TopicSettings
+
 Isolation = Literal["committed", "uncommitted"]
 
 
@@ -34,15 +36,6 @@ class Record(NamedTuple):
     def size(self) -> int:
         """Bytes of the value."""
         return len(self.value) if self.value is not None else 0
-
-
-class TopicSpec(NamedTuple):
-    """A topic as it must be. `config` holds Kafka's own names (`cleanup.policy`, ...)."""
-
-    name: str
-    partitions: int
-    replication_factor: int
-    config: Mapping[str, str]
 
 
 class TopicState(NamedTuple):
@@ -248,7 +241,7 @@ class Log(Protocol):
     def topics(self, names: Sequence[str], timeout_s: float) -> dict[str, TopicState]:
         """State of those of `names` that exist."""
 
-    def create_topics(self, specs: Sequence[TopicSpec], timeout_s: float) -> None:
+    def create_topics(self, specs: Sequence[TopicSettings], timeout_s: float) -> None:
         """Create topics; one that exists already is left as it is."""
 
     def close(self) -> None:

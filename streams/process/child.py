@@ -17,6 +17,8 @@ from streams.process.launcher import LAUNCHER, child_environment
 READY: Final = "ready"
 """First word of the line that a command prints once it works."""
 STOP_TIMEOUT_S: Final = 15.0
+COMMAND_LINE: Final = __spec__.name.rsplit(".", 2)[0]
+"""The package that `-m` runs: the one above this folder, wherever it is imported from."""
 LAST_LINES: Final = 12
 
 
@@ -41,7 +43,7 @@ class Child:
         launcher = [sys.executable, "-I", "-S", "-c", LAUNCHER, str(os.getpid())]
         with log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [*launcher, sys.executable, "-P", "-m", "streams", *arguments],
+                [*launcher, sys.executable, "-P", "-m", COMMAND_LINE, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import site
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -20,7 +21,8 @@ os.execvp(sys.argv[2], sys.argv[2:])
 """
 
 
-ROOT: Final = Path(__file__).parents[2]
+ROOT: Final = Path(__file__).parents[__spec__.name.count(".")]
+"""The folder that our import names begin in: the checkout, or where kawait is installed."""
 
 _KEPT_PREFIXES: Final = ("KAWAIT_KAFKA_", "KAWAIT_TOKEN", "KAWAIT_LOG_")
 
@@ -36,5 +38,7 @@ def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def import_path(environ: Mapping[str, str]) -> str:
-    """The PYTHONPATH of a child: our own code first, then what the user set."""
-    return os.pathsep.join([str(ROOT), *filter(None, [environ.get("PYTHONPATH")])])
+    """The PYTHONPATH of a child: our own code first, unless Python finds it by itself, then what the user set."""
+    # Site-packages on the PYTHONPATH would come before the standard library and before the user's own folders.
+    own = [] if str(ROOT) in [*site.getsitepackages(), site.getusersitepackages()] else [str(ROOT)]
+    return os.pathsep.join([*own, *filter(None, [environ.get("PYTHONPATH")])])

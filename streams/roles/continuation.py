@@ -45,12 +45,14 @@ class ContinuationTask(StatelessTask):
     def accept(self, records: Sequence[Record]) -> None:
         """Decode and start what can start."""
         self._inbox += [(record, self._read(record)) for record in records]
-        self.bytes += sum(record.size for record in records)
+        self.waiting_bytes += sum(record.size for record in records)
         self._pump()
 
     def is_full(self) -> bool:
         """Whether reading should wait."""
-        return len(self._inbox) + len(self.ready) > limits.BATCH_RECORDS_MAX or self.bytes > limits.INBOX_BYTES_MAX
+        return (
+            len(self._inbox) + len(self.ready) > limits.BATCH_RECORDS_MAX or self.waiting_bytes > limits.INBOX_BYTES_MAX
+        )
 
     def _read(self, record: Record) -> Continuation | PoisonRecord:
         try:
@@ -164,12 +166,12 @@ class ContinuationTask(StatelessTask):
 def _as_failure(completion: ContinuationCompletion, code: str, message: str) -> ContinuationCompletion:
     """The same item, as a failure that no retry mends."""
     return ContinuationCompletion(
-        completion.execution_id,
-        completion.unit_id,
-        completion.item_index,
-        completion.attempt,
-        [],
-        code,
-        message[:MESSAGE_CHARS_MAX],
+        execution_id=completion.execution_id,
+        unit_id=completion.unit_id,
+        item_index=completion.item_index,
+        attempt=completion.attempt,
+        outputs=[],
+        error_code=code,
+        error_message=message[:MESSAGE_CHARS_MAX],
         retryable=False,
     )

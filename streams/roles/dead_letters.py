@@ -53,18 +53,18 @@ def write_refusal(
     """Write a refused answer with its payload, for the step's owner."""
     interaction = _readable(completion.interaction_id)
     refusal = Refusal(
-        at_ms,
-        reason,
-        _readable(detail)[:DETAIL_CHARS_MAX],
-        completion.execution_id or None,
-        interaction,
-        step.step_id if step else None,
-        step.owner if step else None,
-        None if completion.actor is None else _readable(completion.actor),
-        without_tokens(completion.payload),
-        completion.origin_topic,
-        completion.origin_partition,
-        completion.origin_offset,
+        at_ms=at_ms,
+        reason=reason,
+        detail=_readable(detail)[:DETAIL_CHARS_MAX],
+        execution_id=completion.execution_id or None,
+        interaction_id=interaction,
+        step_id=step.step_id if step else None,
+        owner=step.owner if step else None,
+        actor=None if completion.actor is None else _readable(completion.actor),
+        payload=without_tokens(completion.payload),
+        origin_topic=completion.origin_topic,
+        origin_partition=completion.origin_partition,
+        origin_offset=completion.origin_offset,
     )
     headers = _headers(reason, completion.origin_topic, completion.origin_partition, completion.origin_offset)
     outputs.add(
@@ -83,19 +83,19 @@ def write_record(outputs: Outputs, names: Names, record: Record, *, reason: str,
         None if value is None else value[: limits.DEAD_LETTER_BYTES_MAX + TOKEN_CHARS_MAX]
     )  # a token cut in two is found too
     letter = DeadLetter(
-        at_ms,
-        "record",
-        reason,
-        _readable(detail)[:DETAIL_CHARS_MAX],
-        None,
-        None,
-        key,
-        None if kept is None else without_tokens(kept)[: limits.DEAD_LETTER_BYTES_MAX],
-        len(value) if value is not None else 0,
-        hashlib.sha256(value).hexdigest() if value is not None else None,
-        record.topic,
-        record.partition,
-        record.offset,
+        at_ms=at_ms,
+        kind="record",
+        reason=reason,
+        detail=_readable(detail)[:DETAIL_CHARS_MAX],
+        execution_id=None,
+        step_id=None,
+        key=key,
+        value=None if kept is None else without_tokens(kept)[: limits.DEAD_LETTER_BYTES_MAX],
+        value_length=len(value) if value is not None else 0,
+        value_sha256=hashlib.sha256(value).hexdigest() if value is not None else None,
+        origin_topic=record.topic,
+        origin_partition=record.partition,
+        origin_offset=record.offset,
     )
     headers = _headers(reason, record.topic, record.partition, record.offset)
     outputs.add(names.dlq, codec.encode(letter), key=key, headers=headers)
@@ -114,19 +114,19 @@ def write_execution(
 ) -> None:
     """Write a dead execution, with the input it died on."""
     letter = DeadLetter(
-        at_ms,
-        "execution",
-        reason,
-        detail[:DETAIL_CHARS_MAX],
-        execution_id,
-        step_id,
-        execution_id.encode(),
-        value[: limits.DEAD_LETTER_BYTES_MAX],
-        len(value),
-        hashlib.sha256(value).hexdigest(),
-        "",
-        -1,
-        -1,
+        at_ms=at_ms,
+        kind="execution",
+        reason=reason,
+        detail=detail[:DETAIL_CHARS_MAX],
+        execution_id=execution_id,
+        step_id=step_id,
+        key=execution_id.encode(),
+        value=value[: limits.DEAD_LETTER_BYTES_MAX],
+        value_length=len(value),
+        value_sha256=hashlib.sha256(value).hexdigest(),
+        origin_topic="",
+        origin_partition=-1,
+        origin_offset=-1,
     )
     headers = _headers(reason, names.commands, -1, -1)
     outputs.add(names.dlq, codec.encode(letter), key=execution_id.encode(), headers=headers)

@@ -172,7 +172,7 @@ def consumer_of(loop: TransactionalLoop) -> MemoryGroupConsumer | None:
 
 def transactional_id_of(loop: TransactionalLoop) -> str:
     """The loop's transactional id."""
-    return loop._transactional_id  # noqa: SLF001
+    return loop.membership.role.transactional_id
 
 
 def group_of(log: MemoryLog, name: str) -> Group:

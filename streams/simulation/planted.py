@@ -87,14 +87,14 @@ def _count_a_duplicate() -> list[Swap]:
         if decisions == [Duplicate()]:
             ref = answer.ref
             again = facts.BoundaryCompletionAdmitted(
-                ref.execution_id,
-                now_ms,
-                ref.unit_id,
-                ref.item_index,
-                row.completion,
-                row.answer,
-                row.actor,
-                answer.recorded_at_ms,
+                execution_id=ref.execution_id,
+                at_ms=now_ms,
+                unit_id=ref.unit_id,
+                item_index=ref.item_index,
+                completion=row.completion,
+                answer=row.answer,
+                actor=row.actor,
+                completed_at_ms=answer.recorded_at_ms,
             )
             return [Append(again)]
         return decisions
@@ -112,8 +112,8 @@ def _rewind_after_unknown() -> list[Swap]:
         del fenced
         for task in dict.fromkeys(loop.tasks.values()):
             task.drop()
-        loop._drop_producer()  # noqa: SLF001
-        loop._assigned = ()  # noqa: SLF001
+        loop.membership.drop_producer()
+        loop.owned.assigned = ()
 
     return [(TransactionalLoop, "_take_over_own", rewind)]
 

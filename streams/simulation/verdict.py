@@ -7,7 +7,7 @@ from collections import Counter
 import msgspec
 
 from schemas import codec, facts, limits
-from schemas.envelopes import DeadLetter, ProviderCompletion, Refusal, Reply
+from schemas.envelopes import DeadLetter, ExecutionOutcome, ProviderCompletion, Refusal
 from schemas.identity import interaction_id, parse_interaction_id
 from state.item import ItemRecord, ItemStatus
 from state.keys import item_key, unit_key
@@ -60,7 +60,7 @@ def check_endings(world: World) -> None:
     replies = Counter(
         (reply.execution_id, reply.status)
         for record in records_of(world.log, world.names.replies)
-        if isinstance(reply := codec.decode(record.value), Reply)
+        if isinstance(reply := codec.decode(record.value), ExecutionOutcome)
     )
     for execution_id in world.ledger.ended:
         execution = world.ledger.execution(execution_id)

@@ -17,7 +17,7 @@ SUSPICIOUS = {
     "a batch could not be decided": Breach.BATCH_NOT_DECIDED,
     "an event cannot be committed": Breach.EVENT_BLAMED,
 }
-"""What a worker logs when its own code is wrong: how the line starts, and what that means here, where no record is too large."""
+"""What a worker logs when its own code is wrong: how the line before_each, and what that means here, where no record is too large."""
 
 WORK_ENDS = (SegmentEnded, SegmentBroke, OutputPublished, PublicationBroke, ResultCollected)
 """Events that end the local work of an execution."""

@@ -22,8 +22,8 @@ from schemas import codec
 from schemas.envelopes import (
     CancelCommand,
     DeadLetter,
+    ExecutionOutcome,
     Refusal,
-    Reply,
     RequestEnvelope,
     SubmitCommand,
 )
@@ -296,16 +296,16 @@ class TopologyTestDriver:
             if isinstance(value := codec.decode(record.value), DeadLetter)
         ]
 
-    def replies(self) -> list[Reply]:
+    def replies(self) -> list[ExecutionOutcome]:
         """Outcomes as waiting doors see them."""
         return [
             value
             for record in self.records(self.names.replies)
-            if isinstance(value := codec.decode(record.value), Reply)
+            if isinstance(value := codec.decode(record.value), ExecutionOutcome)
         ]
 
     def metric(self, name: str, **labels: str) -> float:
-        """A counter or gauge of the worker that runs now (a crash starts them at nought)."""
+        """A counter or gauge of the worker that runs now (it starts at zero after a crash)."""
         return self.worker.metrics.registry.get_sample_value(name, labels) or 0.0
 
     def rows(self) -> dict[bytes, Any]:

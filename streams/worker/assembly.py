@@ -14,10 +14,12 @@ from state.keys import TABLES
 from state.tables.overlay import Overlay
 from state.tables.rows import MakeOverlay
 from state.tables.store import StoreFactory
-from streams.author.calls import Author, LocalAuthor
+from streams.author.calls import Author
+from streams.author.local import LocalAuthor
 from streams.clock import Clock
 from streams.engine.loop import TransactionalLoop
 from streams.engine.pool import Pool, ThreadPool
+from streams.engine.role import Role
 from streams.engine.task import MakeTask, Positions, Task
 from streams.log.seam import Log, TopicPartition
 from streams.roles.context import CoreContext, RoleContext, signer_of
@@ -80,7 +82,7 @@ class Assembly:
     author: Author | None = None
     make_overlay: MakeOverlay = Overlay
     at: Callable[[int], None] = lambda _step: None
-    wait: Callable[[float], None] = lambda _seconds: None
+    wait: Callable[[float], object] = lambda _seconds: None
 
     def build(self) -> Worker:
         """The loops of the roles."""
@@ -114,15 +116,18 @@ class Assembly:
         co_partitioned: bool = False,
         pool: Pool | None = None,
     ) -> TransactionalLoop:
-        return TransactionalLoop(
+        who = Role(
             name=role,
-            log=self.log,
             group=names.group(role),
             instance=self.instance if self.static else None,
             transactional_id=names.transactional_id(role, self.instance),
             topics=topics,
             own_topic=names.completions,
             co_partitioned=co_partitioned,
+        )
+        return TransactionalLoop(
+            who,
+            log=self.log,
             make_task=make_task,
             clock=self.clock,
             metrics=self.metrics,
@@ -163,7 +168,8 @@ class Assembly:
         if not topics:
             return
 
-        def make_task(_partition: int, inputs: tuple[TopicPartition, ...], _positions: Positions) -> Task:
+        def make_task(partition: int, inputs: tuple[TopicPartition, ...], positions: Positions) -> Task:
+            del partition, positions
             return IngressTask(context, inputs)
 
         worker.loops["ingress"] = self._loop("ingress", context.names, topics, make_task)
@@ -172,7 +178,8 @@ class Assembly:
         """Suffixes of parked executions."""
         pool = self._pool(worker)
 
-        def make_task(_partition: int, inputs: tuple[TopicPartition, ...], _positions: Positions) -> Task:
+        def make_task(partition: int, inputs: tuple[TopicPartition, ...], positions: Positions) -> Task:
+            del partition, positions
             return ContinuationTask(context, pool, inputs)
 
         topics = (context.names.continuations,)

@@ -88,7 +88,7 @@ def run_worker(settings: WorkerSettings, stop: threading.Event, *, on_ready: Cal
             roles=settings.roles,
             metrics=Metrics(),
             author=author,
-            wait=lambda seconds: void(stop.wait(seconds)),
+            wait=stop.wait,
         ).build()
         if author is not None:
             author.wait_ready()
@@ -102,10 +102,6 @@ def run_worker(settings: WorkerSettings, stop: threading.Event, *, on_ready: Cal
         stores.close()
         if not static:  # nobody will ever take this name again
             shutil.rmtree(stores.path, ignore_errors=True)
-
-
-def void(_value: object) -> None:
-    """Take a value and give nothing."""
 
 
 def _admin(settings: WorkerSettings, worker: Worker) -> AdminServer | _NoAdmin:

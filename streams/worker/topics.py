@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import structlog
 
 from schemas.errors import LogUnavailable, TopicMismatch
-from schemas.topics import Acl, acls, catalogue, mismatches
-from streams.log.seam import Log, TopicSpec
+from schemas.topics import Acl, TopicSettings, acls, catalogue, mismatches
+from streams.log.seam import Log
 from topologies.pipeline.ends import TopicOutput, TopicSource
 from topologies.pipeline.model import Pipeline
 from topologies.pipeline.transports import KafkaTransport
@@ -19,16 +19,15 @@ logger = structlog.get_logger("kawait.worker")
 TOPICS_TIMEOUT_S = 30.0
 
 
-def topic_specs(pipeline: Pipeline) -> list[TopicSpec]:
+def topic_settings(pipeline: Pipeline) -> list[TopicSettings]:
     """Every topic that the pipeline needs, as it must be."""
-    settings = catalogue(
+    return catalogue(
         pipeline.app,
         partitions=pipeline.partitions,
         replication_factor=pipeline.replication_factor,
         facts_retention_ms=pipeline.retention.facts_ms,
         external=pipeline.external_topics,
     )
-    return [TopicSpec(spec.name, spec.partitions, spec.replication_factor, spec.config) for spec in settings]
 
 
 def ensure_topics(pipeline: Pipeline, log: Log, *, timeout_s: float = TOPICS_TIMEOUT_S) -> list[str]:
@@ -40,9 +39,9 @@ def ensure_topics(pipeline: Pipeline, log: Log, *, timeout_s: float = TOPICS_TIM
     Raises:
         TopicMismatch: a topic has other settings than the pipeline needs; nothing was changed in it.
     """
-    specs = topic_specs(pipeline)
-    known = log.topics([spec.name for spec in specs], timeout_s)
-    missing = [spec for spec in specs if spec.name not in known]
+    settings = topic_settings(pipeline)
+    known = log.topics([spec.name for spec in settings], timeout_s)
+    missing = [spec for spec in settings if spec.name not in known]
     if missing:
         log.create_topics(missing, timeout_s)
     verify_topics(pipeline, log, timeout_s=timeout_s)
@@ -58,13 +57,7 @@ def verify_topics(pipeline: Pipeline, log: Log, *, timeout_s: float = TOPICS_TIM
     Raises:
         TopicMismatch: a topic is missing or has other settings than the pipeline needs; every one is named.
     """
-    settings = catalogue(
-        pipeline.app,
-        partitions=pipeline.partitions,
-        replication_factor=pipeline.replication_factor,
-        facts_retention_ms=pipeline.retention.facts_ms,
-        external=pipeline.external_topics,
-    )
+    settings = topic_settings(pipeline)
     known = log.topics([spec.name for spec in settings], timeout_s)
     problems: list[str] = []
     missing: list[str] = []

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from tests.acceptance.ground import ROOT, SHARED, Ground
+from tests.acceptance.ground import ROOT, Ground
 from tests.acceptance.registry import Checks, line
 
 
@@ -56,9 +56,7 @@ def make_demo(ground: Ground, checks: Checks) -> None:
 @line("demo", "`kawait demo --kafka` on 1,000 rows: 93 rejected, live; with --no-live the same file, byte for byte")
 def kafka_demo(ground: Ground, checks: Checks) -> None:
     """Each run starts its own broker, as a newcomer's would."""
-    path = SHARED / "data" / "payments_1k.csv"
-    if not checks.that("the sample is there", path.exists(), "../shared/data/payments_1k.csv"):
-        return
+    path = ROOT / "tests" / "data" / "payments_1k.csv"
     made: dict[bool, bytes] = {}
     for live in (True, False):
         output = ground.folder / f"demo-live-{live}"

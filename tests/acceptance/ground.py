@@ -20,7 +20,7 @@ from typing import Any
 
 from connectors.objects.listing import identify
 from schemas import codec
-from schemas.envelopes import DeadLetter, Refusal, Reply
+from schemas.envelopes import DeadLetter, ExecutionOutcome, Refusal
 from schemas.errors import LogUnavailable
 from schemas.facts import Fact
 from schemas.identity import home_partition
@@ -172,7 +172,7 @@ class App:
         self.requests_topic = f"{name}.payment.requests"
         self.results_topic = f"{name}.payment.results"
         self.children: list[Child] = []
-        self._told: dict[str, Reply] = {}
+        self._told: dict[str, ExecutionOutcome] = {}
         self._closed = False
         self._reader: Any = None
         self.log = KafkaLog(self.bootstrap)
@@ -242,13 +242,13 @@ class App:
         with contextlib.suppress(LogUnavailable):
             for record in self._reader.poll(500, wait_s):
                 told = codec.decode(record.value)
-                if isinstance(told, Reply) and told.status in ENDED:
+                if isinstance(told, ExecutionOutcome) and told.status in ENDED:
                     self._told[told.execution_id] = told
         return all(name in self._told for name in ids)
 
     def wait(
         self, ids: Sequence[str], *, timeout_s: float = 180, turn: Callable[[], None] = lambda: None
-    ) -> dict[str, Reply]:
+    ) -> dict[str, ExecutionOutcome]:
         """Wait until all of these have ended.
 
         Raises:
@@ -331,7 +331,7 @@ class App:
     # --- judging -------------------------------------------------------------------------------------------------------------------------
 
     def judge(
-        self, rows: int, inputs: Sequence[Path], told: Mapping[str, Reply], expected: Mapping[str, bytes]
+        self, rows: int, inputs: Sequence[Path], told: Mapping[str, ExecutionOutcome], expected: Mapping[str, bytes]
     ) -> tuple[bool, str]:
         """Nothing lost or doubled: one request record, one admission and one continuation a row, files equal to an undisturbed run's."""
         faults: list[str] = []

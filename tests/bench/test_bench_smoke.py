@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from bench import instructions, latency, limit, plot, report, stages, throughput
+from bench import instructions, journey, journey_trace, latency, limit, plot, report, stages, throughput
 from bench.budget import Budget, TopicShare
 from bench.idle import Idle
-from bench.place import machine
+from bench.place import ROOT, machine
 from bench.plan import FULL, QUICK
 from bench.restore import Restored
 from bench.results import Results
@@ -171,3 +171,39 @@ def test_each_plan_measures_what_is_promised() -> None:
     assert {case.workers for case in cases if case.group == "workers"} == {1, 2}
     assert len({case.name for case in cases}) == len(cases)
     assert sum(case.rows for case in QUICK.cases()) < sum(case.rows for case in cases) / 5
+
+
+def test_a_journey_counts_changes_of_file_on_both_paths() -> None:
+    found = journey.measure(ROOT)
+    for path in journey.PATHS:
+        counted = found.paths[path]
+        assert 0 < found.changes(path) < counted["answer"]["calls"] < counted["alone"]["calls"]
+        # The list of stops is the same journey: what it leaves out is what full batches call once in a while.
+        assert len(counted["stops"]) == pytest.approx(counted["answer"]["calls"], rel=0.05)
+        files = {file for file, _ in counted["stops"]}
+        assert "topologies/csv_payments/steps.py" in files
+        assert not [file for file in files if journey_trace.LEFT_OUT.fullmatch(file)]
+    assert found.changes("suspending") > found.changes("live")
+    assert "topologies/csv_payments/steps.py: approved" in journey.stops_text(found, "live")
+
+
+def test_a_journey_of_something_else_says_what_is_wrong(tmp_path: Path) -> None:
+    with pytest.raises(journey.JourneyFailed, match="kawait"):
+        journey.measure(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("path", "file"),
+    [
+        ("/tree/streams/engine/loop.py", "streams/engine/loop.py"),
+        ("/tree/src/kawait/streams/core.py", "streams/core.py"),
+        ("/tree/streams/log/memory/log.py", ""),
+        ("/tree/streams/memory_log.py", ""),
+        ("/tree/streams/testing/inline_pool.py", ""),
+        ("/tree/tests/state/test_records.py", ""),
+        ("/tree/.venv/lib/streams/core.py", ""),
+        ("/elsewhere/streams/core.py", ""),
+    ],
+)
+def test_only_our_own_folders_count(path: str, file: str) -> None:
+    assert journey_trace.counted_file(path, "/tree/") == file

@@ -25,14 +25,14 @@ def test_a_killed_worker_goes_on_where_it_was(ground: Ground) -> None:
     path = ground.payments(rows)
     expected = ground.undisturbed([path])
     app = ground.app("smoke")
-    app.provider()
+    app.provider("--rate", "500")  # so slow that the kill comes in the middle
     worker = app.worker()
     execution = app.submit(path)
     app.reach(rows)  # about a third of the facts
     assert not app.ended([execution])
     app.kill(worker)
     app.worker()
-    held, figures = app.judge(rows, [path], app.wait([execution], timeout_s=60), expected)
+    held, figures = app.judge(rows, [path], app.wait([execution], timeout_s=90), expected)
     assert held, figures
 
 

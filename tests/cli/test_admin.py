@@ -33,7 +33,7 @@ def server(readiness: Readiness) -> Iterator[AdminServer]:
 def get(server: AdminServer, path: str, *, method: str = "GET") -> tuple[int, str, str]:
     request = urllib.request.Request(f"http://127.0.0.1:{server.port}{path}", method=method)
     try:
-        with urllib.request.urlopen(request, timeout=5) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, answer.headers["Content-Type"], answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:

@@ -23,7 +23,9 @@ from streams.process.launcher import child_environment
 
 pytestmark = pytest.mark.broker
 
-READY_S = 30.0
+READY_S = 60.0
+END_S = 60.0
+"""As long as it may take on a busy machine; a moment on a quiet one."""
 NOBODY = "127.0.0.1:1"
 
 
@@ -145,7 +147,7 @@ def test_a_newer_process_with_its_name_ends_the_older_one(running: Place) -> Non
     older = running.children[0]
     newer = running.start("worker", "--instance", "w1", "--state-dir", str(running.folder / "other"), name="newer")
     newer.wait_ready(SystemClock().monotonic_s() + READY_S)
-    wait_for(lambda: not process_is_there(older.pid), within_s=20, what="the older process ends")
+    wait_for(lambda: not process_is_there(older.pid), within_s=END_S, what="the older process ends")
     assert "another process runs under this instance name" in (running.folder / "worker.log").read_text()
     newer.check()
 
@@ -154,7 +156,7 @@ def test_sigterm_ends_worker_and_provider_with_0(running: Place) -> None:
     for child in running.children:
         child.ask_to_end()
     for child in running.children:
-        assert child.wait(15) == 0
+        assert child.wait(END_S) == 0
 
 
 def test_an_auto_instance_that_is_stopped_leaves_no_state_behind(running: Place) -> None:
@@ -165,7 +167,7 @@ def test_an_auto_instance_that_is_stopped_leaves_no_state_behind(running: Place)
     there = {path.name.partition("-")[0] for path in (state / running.app).iterdir()}
     assert there == {"w1", "auto"}
     worker.ask_to_end()
-    assert worker.wait(15) == 0
+    assert worker.wait(END_S) == 0
     assert [path.name for path in (state / running.app).iterdir()] == ["w1"]
 
 
@@ -176,22 +178,20 @@ def test_a_worker_without_topics_says_how_to_make_them(place: Place) -> None:
 
 
 def test_a_submission_gives_up_after_its_timeout(place: Place) -> None:
-    begun_s = time.monotonic()
     done = place.kawait("submit", PIPELINE, "--input", SAMPLE, "--timeout", 2, "--bootstrap", NOBODY)
     assert done.returncode == 1
-    assert NOBODY in done.stderr
+    assert f"{NOBODY} did not store the record in 2 s" in done.stderr
     assert "Traceback" not in done.stderr
-    assert time.monotonic() - begun_s < 20
 
 
 def test_a_worker_waits_for_a_broker_that_is_away(place: Place) -> None:
     place.bootstrap = NOBODY
     child = place.start("worker", "--state-dir", str(place.folder / "state"))
     log = place.folder / "worker.log"
-    wait_for(lambda: "waiting for the broker" in log.read_text(), within_s=30, what="it says that it waits")
+    wait_for(lambda: "waiting for the broker" in log.read_text(), within_s=END_S, what="it says that it waits")
     assert NOBODY in log.read_text()
     child.ask_to_end()
-    assert child.wait(15) == 0
+    assert child.wait(END_S) == 0
 
 
 # --- the demo -------------------------------------------------------------------------------------------------------------------------
@@ -210,7 +210,9 @@ def test_the_demo_runs_on_kafka_and_leaves_nothing_there(place: Place) -> None:
     assert (found["rows"], found["failed"], found["broker"], found["live"]) == (500, 0, "kafka", True)
     memory = json.loads(place.kawait("demo", "--rows", 500, "--output", "out", "--json").stdout.splitlines()[-1])
     assert (memory["approved"], memory["rejected"]) == (found["approved"], found["rejected"])
-    wait_for(lambda: app_topics(place.bootstrap, "csv-payments-") <= before, within_s=20, what="the topics are removed")
+    wait_for(
+        lambda: app_topics(place.bootstrap, "csv-payments-") <= before, within_s=END_S, what="the topics are removed"
+    )
 
 
 def test_the_two_paths_and_the_two_brokers_write_the_same_bytes(place: Place) -> None:
@@ -231,7 +233,7 @@ def test_the_demos_processes_end_with_it(place: Place, how: signal.Signals) -> N
         stderr=subprocess.DEVNULL,
     )
     try:
-        wait_for(lambda: len(children_of(demo.pid)) == 3, within_s=30, what="worker, ingress and provider run")
+        wait_for(lambda: len(children_of(demo.pid)) == 3, within_s=END_S, what="worker, ingress and provider run")
         pids = children_of(demo.pid)
         demo.send_signal(how)
         demo.wait(40)

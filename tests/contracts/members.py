@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from schemas.topics import TopicSettings
 from streams.log.seam import (
     GroupConsumer,
     Isolation,
@@ -13,10 +14,10 @@ from streams.log.seam import (
     Producer,
     Record,
     TopicPartition,
-    TopicSpec,
 )
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
+"""A wait that should take a moment; so long only on a machine that is very busy."""
 
 
 def wait_until(done: Callable[[], object], what: str, patience_s: float = PATIENCE_S) -> None:
@@ -88,7 +89,7 @@ class Bench:
 
     def topic(self, word: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
         name = self.name(word)
-        self.log.create_topics([TopicSpec(name, partitions, 1, config or {})], 20)
+        self.log.create_topics([TopicSettings(name, partitions, 1, config or {})], 20)
         return name
 
     def producer(self, word: str = "p") -> Producer:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
 
@@ -23,9 +22,7 @@ def test_a_call_is_made_and_its_error_raised() -> None:
 
 def test_a_call_that_never_returns_is_left_behind() -> None:
     calls, hold = CallThread("calls"), threading.Event()
-    begun_s = time.monotonic()
     with pytest.raises(NeverReturned):
         calls.start(hold.wait).join(0.05)
-    assert time.monotonic() - begun_s < 2
     hold.set()
     calls.close()

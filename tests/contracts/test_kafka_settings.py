@@ -11,10 +11,11 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from schemas import limits
 from schemas.errors import LogUnavailable, ProducerFenced, RecordTooLarge, TransactionAborted, UsageError
+from schemas.topics import TopicSettings
 from streams.log.kafka.errors import error_of, is_fenced, transaction_error, unavailable
 from streams.log.kafka.log import KafkaLog
 from streams.log.kafka.settings import RESERVED, KafkaSettings
-from streams.log.seam import TopicPartition, TopicSpec
+from streams.log.seam import TopicPartition
 
 SETTINGS = KafkaSettings("broker:9092", {"security.protocol": "SSL", "linger.ms": "1"})
 
@@ -108,7 +109,7 @@ def test_a_broker_that_is_not_there_is_named(nowhere: str) -> None:
     at = TopicPartition("t", 0)
     calls: list[Callable[[], object]] = [
         lambda: log.topics(["t"], 0.3),
-        lambda: log.create_topics([TopicSpec("t", 1, 1, {})], 0.3),
+        lambda: log.create_topics([TopicSettings("t", 1, 1, {})], 0.3),
         lambda: log.end_offsets([at], "committed", 0.3),
     ]
     for call in calls:

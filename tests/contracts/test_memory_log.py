@@ -8,10 +8,11 @@ import pytest
 
 from schemas.errors import CommitUnknown, InstanceFenced, LogUnavailable, ProducerFenced, TransactionAborted
 from schemas.limits import SESSION_TIMEOUT_MS
+from schemas.topics import TopicSettings
 from streams.clock import ManualClock
 from streams.log.memory.log import MemoryLog
 from streams.log.memory.producer import MemoryProducer
-from streams.log.seam import Record, TopicPartition, TopicSpec
+from streams.log.seam import Record, TopicPartition
 from tests.contracts.members import Member
 
 AT = TopicPartition("t", 0)
@@ -21,7 +22,7 @@ COMPACTED = {"cleanup.policy": "compact", "delete.retention.ms": "1000"}
 def make(partitions: int = 1, config: dict[str, str] | None = None) -> tuple[MemoryLog, ManualClock]:
     clock = ManualClock()
     log = MemoryLog(clock)
-    log.create_topics([TopicSpec("t", partitions, 1, config or {})], 1)
+    log.create_topics([TopicSettings("t", partitions, 1, config or {})], 1)
     return log, clock
 
 
@@ -234,14 +235,14 @@ def test_a_topic_made_again_has_another_id() -> None:
     before = log.topics(["t"], 1)["t"].topic_id
     log.delete_topic("t")
     assert log.topics(["t"], 1) == {}
-    log.create_topics([TopicSpec("t", 1, 1, {})], 1)
+    log.create_topics([TopicSettings("t", 1, 1, {})], 1)
     assert log.topics(["t"], 1)["t"].topic_id != before
     assert log.end_offsets([AT], "uncommitted", 1) == {AT: 0}
 
 
 def test_threads_wait_for_each_other() -> None:
     log = MemoryLog()
-    log.create_topics([TopicSpec("t", 1, 1, {}), TopicSpec("u", 1, 1, {})], 1)
+    log.create_topics([TopicSettings("t", 1, 1, {}), TopicSettings("u", 1, 1, {})], 1)
     echoed: list[Record] = []
 
     def echo() -> None:

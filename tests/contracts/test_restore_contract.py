@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from schemas.topics import TopicSettings
 from state.tables.memory import MemoryStoreFactory
 from state.tables.rocksdb import RocksStoreFactory
 from state.tables.store import ChangelogPosition, Store, StoreFactory
 from streams.clock import ManualClock, SystemClock
 from streams.engine.restore import Restore
 from streams.log.memory.log import MemoryLog
-from streams.log.seam import Log, TopicPartition, TopicSpec
+from streams.log.seam import Log, TopicPartition
 from tests.contracts.members import Bench, wait_until
 
 DAY_MS = 86_400_000
@@ -244,7 +248,7 @@ def test_missing_topics_are_named_and_waited_for(bench: Bench, log: Log) -> None
     )
     assert not restore.step(0.1)
     assert name in restore.waiting_for
-    log.create_topics([TopicSpec(name, 1, 1, {"cleanup.policy": "compact"})], 20)
+    log.create_topics([TopicSettings(name, 1, 1, {"cleanup.policy": "compact"})], 20)
     wait_until(lambda: restore.step(0.1), "the restore is done")
 
 
@@ -292,15 +296,32 @@ def test_a_broker_that_is_away_is_waited_for() -> None:
 
 
 def test_a_store_on_disk_is_restored_the_same(bench: Bench, tmp_path: Path) -> None:
-    factory = RocksStoreFactory(tmp_path, "w1")
-    desk = Desk(bench, factory)
-    desk.write([(desk.units, b"%04d" % i, b"v" * 100) for i in range(2_000)])
-    restore = desk.restore()
-    assert len(desk.rows(restore.store)) == 2_000
-    restore.store.apply({b"u/ghost": b"x"}, {desk.units.topic: ChangelogPosition("another", 1, 1)})
-    restore.store.close()
-    again = desk.restore()
-    assert desk.wiped == 1
-    assert len(desk.rows(again.store)) == 2_000
-    again.store.close()
-    factory.close()
+    with closing(RocksStoreFactory(tmp_path, "w1")) as factory:
+        desk = Desk(bench, factory)
+        desk.write([(desk.units, b"%04d" % i, b"v" * 100) for i in range(2_000)])
+        with closing(desk.restore().store) as store:
+            assert len(desk.rows(store)) == 2_000
+            store.apply({b"u/ghost": b"x"}, {desk.units.topic: ChangelogPosition("another", 1, 1)})
+        with closing(desk.restore().store) as store:
+            assert desk.wiped == 1
+            assert len(desk.rows(store)) == 2_000
+
+
+@pytest.mark.parametrize("left", [0.3, 0.5, 0.7, 0.8, 0.9, 0.97])
+def test_a_store_whose_manifest_was_cut_is_restored_to_the_same(bench: Bench, tmp_path: Path, left: float) -> None:
+    """Whatever older state opens, the changelog is followed from its own position."""
+    with closing(RocksStoreFactory(tmp_path, "w1")) as factory:
+        desk = Desk(bench, factory)
+        with closing(factory.open("core", 1)) as store:
+            for part in range(3):
+                desk.write([(desk.units, b"%04d" % i, b"%d" % part) for i in range(part * 5, part * 5 + 20)])
+                desk.write([(desk.units, b"%04d" % i, None) for i in range(part * 5, part * 5 + 3)])
+                restore = desk.begin(store)
+                wait_until(partial(restore.step, 0.2), "the restore is done")
+                store._db.flush()
+            expected = desk.rows(store)
+        assert len(expected) == 21
+        (manifest,) = (tmp_path / "w1" / "core-1").glob("MANIFEST-*")
+        os.truncate(manifest, int(manifest.stat().st_size * left))
+        with closing(desk.restore().store) as store:
+            assert desk.rows(store) == expected

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from streams.demo.provider_answers import PoisonRequest, answer, answered_twice, jhash, rejected
+from streams.demo.run import SAMPLE
 
-DATA = Path(__file__).parents[3] / "shared" / "data"
+LARGER_SAMPLE = Path(__file__).parents[1] / "data" / "payments_1k.csv"
 REQUEST = {
     "tenantId": "default",
     "executionId": "e",
@@ -42,10 +43,9 @@ def test_a_thousand_sample_rows(rate: float, count: int) -> None:
     assert sum(rejected(str(row), rate) for row in range(1, 1001)) == count
 
 
-@pytest.mark.skipif(not DATA.is_dir(), reason="the sample files are not here")
-@pytest.mark.parametrize(("name", "count"), [("payments_12.csv", 8), ("payments_1k.csv", 93)])
-def test_the_sample_files(name: str, count: int) -> None:
-    with (DATA / name).open(newline="") as file:
+@pytest.mark.parametrize(("path", "count"), [(SAMPLE, 8), (LARGER_SAMPLE, 93)], ids=["12", "1k"])
+def test_the_sample_files(path: Path, count: int) -> None:
+    with path.open(newline="") as file:
         assert sum(rejected(row["ID"], 0.08) for row in csv.DictReader(file)) == count
 
 

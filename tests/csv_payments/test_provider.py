@@ -181,7 +181,7 @@ def test_a_provider_process_answers_and_stops(counterpart: Counterpart, form: st
     try:
         answers = {(message.key() or b"").decode(): message for message in counterpart.answers(2)}
         process.send_signal(signal.SIGTERM)
-        _, log = process.communicate(timeout=20)
+        _, log = process.communicate(timeout=60)
     finally:
         process.kill()
     assert set(answers) == {"e.1.1", "e.1.2"}, log
@@ -224,6 +224,6 @@ def run_until(settings: ProviderSettings, counterpart: Counterpart, *, answers: 
         assert len(counterpart.answers(answers)) == answers
     finally:
         stop.set()
-        thread.join(20)
+        thread.join(60)
     assert not thread.is_alive()
     return provider

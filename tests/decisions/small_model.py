@@ -54,7 +54,7 @@ from topologies.decisions.decision import (
     Publish,
     Request,
     RunSegment,
-    SendReply,
+    TellOutcome,
     WriteOutput,
 )
 from topologies.decisions.dispatch import dispatch_items
@@ -183,7 +183,7 @@ class World:
                     self.continuations = tuple(sorted((*self.continuations, (record.item_index, record.attempt))))
                 case WriteOutput(_, payload):
                     self.written += (payload,)
-                case SendReply(told):
+                case TellOutcome(told):
                     self.replies += (told.status,)
                 case DeadLetterExecution():
                     self.dead += 1

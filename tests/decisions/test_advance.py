@@ -9,6 +9,7 @@ import pytest
 
 from schemas import facts, limits
 from schemas.facts import Fact
+from state.segment_input import segment_input
 from tests.decisions.given import (
     AWAIT,
     EXECUTION,
@@ -58,7 +59,7 @@ from tests.decisions.given import (
     timed_out,
 )
 from topologies.decisions import advance as core
-from topologies.decisions.advance import advance, segment_input
+from topologies.decisions.advance import advance
 from topologies.decisions.decision import (
     Append,
     CloseSession,
@@ -175,7 +176,7 @@ def test_no_request_leaves_for_an_answer_that_is_held() -> None:
 def test_a_request_that_is_too_large_fails_the_execution_before_anything_is_sent() -> None:
     big = b'{"id":"%s"}' % (b"x" * limits.PAYLOAD_BYTES_MAX)
     decided = given(scalar(), submitted(), started(), segment_completed(output=big)).when(advancing())
-    assert decided.names == ["RunFailed", "DeadLetterExecution", "SendReply"]
+    assert decided.names == ["RunFailed", "DeadLetterExecution", "TellOutcome"]
     dead = decided.decisions[1]
     assert isinstance(dead, DeadLetterExecution)
     assert "limits.PAYLOAD_BYTES_MAX" in dead.detail
@@ -216,7 +217,7 @@ def test_a_retry_after_the_await_reads_the_answer_again() -> None:
 
 def test_parked_at_a_unit_that_ended_is_never_a_wait_for_ever() -> None:
     decided = given(scalar(), *scalar_waiting(), closed("FAILED")).when(advancing())
-    assert decided.names == ["RunFailed", "DeadLetterExecution", "SendReply"]
+    assert decided.names == ["RunFailed", "DeadLetterExecution", "TellOutcome"]
 
 
 def two_awaits() -> Pipeline:
@@ -464,7 +465,7 @@ def test_a_result_is_collected_from_committed_rows(output: Any) -> None:
 def test_items_that_were_written_as_they_finished_need_no_publication() -> None:
     known = given(stream(TO_TOPIC), *streaming(1, live=True, ended=True), *outcomes(1), continuation_created(None, 3))
     decided = known.when(advancing())
-    assert decided.names == ["BoundaryUnitClosed", "CloseSession", "RunSucceeded", "SendReply"]
+    assert decided.names == ["BoundaryUnitClosed", "CloseSession", "RunSucceeded", "TellOutcome"]
     decided.folded().when(advancing()).then()
 
 

@@ -229,7 +229,7 @@ def test_an_item_is_tried_again_with_growing_waits_and_then_fails_the_execution(
         "CloseSession",
         "RunFailed",
         "DeadLetterExecution",
-        "SendReply",
+        "TellOutcome",
     ]
     after = decided.folded()
     assert (after.the_execution.status, after.the_execution.error_code) == ("FAILED", "AWAIT_ITEM_CONTINUATION_FAILED")

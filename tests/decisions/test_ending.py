@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given as drawn
 from hypothesis import strategies as st
 
-from schemas.envelopes import Reply, SubmitCommand
+from schemas.envelopes import ExecutionOutcome, SubmitCommand
 from schemas.facts import Fact
 from schemas.limits import MESSAGE_CHARS_MAX
 from state.unit import UnitStatus
@@ -36,7 +36,7 @@ from tests.decisions.given import (
     submitted,
     succeeded,
 )
-from topologies.decisions.decision import Append, CloseSession, DeadLetterExecution, Decisions, NoOp, SendReply
+from topologies.decisions.decision import Append, CloseSession, DeadLetterExecution, Decisions, NoOp, TellOutcome
 from topologies.decisions.ending import cancel, fail
 from topologies.decisions.submission import submit
 from topologies.pipeline.payload_list import join_payloads, split_payloads
@@ -67,7 +67,7 @@ def test_whatever_is_open_can_be_cancelled_and_leaves_nothing_open(known: Sequen
     assert after.the_execution.status == "CANCELLED"
     unit = after.unit()
     assert unit is None or (unit.status is UnitStatus.CANCELLED and CloseSession(UNIT) in decided.decisions)
-    told = [decision.reply.status for decision in decided.decisions if isinstance(decision, SendReply)]
+    told = [decision.outcome.status for decision in decided.decisions if isinstance(decision, TellOutcome)]
     assert told == ["CANCELLED"]
     assert after.when(cancelling).decisions == []
 
@@ -122,23 +122,30 @@ def test_a_submission_starts_an_execution() -> None:
 
 def test_whoever_waits_is_told_that_it_was_accepted() -> None:
     """CASES 4: a door that answers after this reply can be followed by an answer at once, and it is not unknown."""
-    given(scalar()).when(submitting("r1")).then(Append(submitted()), SendReply(Reply("r1", EXECUTION, "ACCEPTED")))
+    given(scalar()).when(submitting("r1")).then(
+        Append(submitted()), TellOutcome(ExecutionOutcome("r1", EXECUTION, "ACCEPTED"))
+    )
 
 
 @pytest.mark.parametrize(
     ("known", "expected"),
     [
-        (scalar_waiting(), Reply("r2", EXECUTION, "WAITING_EXTERNAL", duplicate=True)),
-        ([submitted(), started(), succeeded(b"1")], Reply("r2", EXECUTION, "SUCCEEDED", duplicate=True, result=b"1")),
+        (scalar_waiting(), ExecutionOutcome("r2", EXECUTION, "WAITING_EXTERNAL", duplicate=True)),
+        (
+            [submitted(), started(), succeeded(b"1")],
+            ExecutionOutcome("r2", EXECUTION, "SUCCEEDED", duplicate=True, result=b"1"),
+        ),
         (
             [submitted(), started(), failed()],
-            Reply("r2", EXECUTION, "FAILED", duplicate=True, error_code="STEP_FAILED", error_message="it broke"),
+            ExecutionOutcome(
+                "r2", EXECUTION, "FAILED", duplicate=True, error_code="STEP_FAILED", error_message="it broke"
+            ),
         ),
     ],
 )
-def test_a_second_submitter_is_told_how_the_first_one_stands(known: Sequence[Fact], expected: Reply) -> None:
+def test_a_second_submitter_is_told_how_the_first_one_stands(known: Sequence[Fact], expected: ExecutionOutcome) -> None:
     """BEHAVIOUR 196."""
-    given(scalar(), *known).when(submitting("r2")).then(SendReply(expected))
+    given(scalar(), *known).when(submitting("r2")).then(TellOutcome(expected))
 
 
 # --- lists of payloads ---------------------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from schemas import facts, limits
-from schemas.envelopes import Reply
+from schemas.envelopes import ExecutionOutcome
 from schemas.facts import Fact
 from tests.decisions.given import (
     EXECUTION,
@@ -42,7 +42,7 @@ from topologies.decisions.decision import (
     Decisions,
     NoOp,
     Publish,
-    SendReply,
+    TellOutcome,
     WriteOutput,
 )
 from topologies.decisions.publication import collected, prepare, publication_failed, publication_id, published
@@ -80,8 +80,8 @@ def failing(code: str = "IO", *, retryable: bool = True, message: str = "disk fu
     return ask
 
 
-def reply(status: str, **values: Any) -> SendReply:
-    return SendReply(Reply("", EXECUTION, status, **values))
+def reply(status: str, **values: Any) -> TellOutcome:
+    return TellOutcome(ExecutionOutcome("", EXECUTION, status, **values))
 
 
 @pytest.mark.parametrize("known", [STREAM_END, PARKED_END], ids=["live", "parked"])
@@ -123,14 +123,14 @@ def test_a_failed_effect_is_tried_again_under_the_same_id_with_growing_waits() -
     assert len(set(waits)) == len(waits)
     here = here.when(preparing).folded()
     decided = here.when(failing())
-    assert decided.names == ["RunFailed", "DeadLetterExecution", "SendReply"]
+    assert decided.names == ["RunFailed", "DeadLetterExecution", "TellOutcome"]
     assert decided.folded().the_execution.error_code == "IO"
 
 
 def test_a_conflict_is_final() -> None:
     here = given(stream(TO_OBJECT), *STREAM_END, prepared())
     decided = here.when(failing("PUBLICATION_CONFLICT", retryable=False))
-    assert decided.names == ["BoundaryUnitClosed", "CloseSession", "RunFailed", "DeadLetterExecution", "SendReply"]
+    assert decided.names == ["BoundaryUnitClosed", "CloseSession", "RunFailed", "DeadLetterExecution", "TellOutcome"]
     after = decided.folded()
     assert (after.the_execution.status, after.the_execution.error_code) == ("FAILED", "PUBLICATION_CONFLICT")
     assert after.the_unit.status == "FAILED"

@@ -77,7 +77,7 @@ def test_an_expired_interaction_fails_the_unit_and_the_execution(
         "CloseSession",
         "RunFailed",
         "DeadLetterExecution",
-        "SendReply",
+        "TellOutcome",
     ]
     after = decided.folded()
     assert after.the_unit.status is UnitStatus.TIMED_OUT

@@ -402,7 +402,10 @@ FRAGMENTS = [
 ]
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SHARED_FIXTURES = (HealthCheck.function_scoped_fixture, HealthCheck.too_slow)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=SHARED_FIXTURES)
 @given(data=st.data())
 def test_a_damaged_file_ends_in_problems_or_a_pipeline(data: st.DataObject, payments: str, load: Load) -> None:
     start = data.draw(st.integers(0, len(payments)))
@@ -427,7 +430,7 @@ def problems_or_none(load: Load, text: str) -> list[Problem] | None:
 VALUES = ["null", "[]", "{}", "7", "-1.5", "true", "[[1]]", "{a: {b: c}}", "''", '"${NOPE}"']
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200, deadline=None, suppress_health_check=SHARED_FIXTURES)
 @given(line=st.integers(0, 30), value=st.sampled_from(VALUES))
 def test_any_value_may_be_of_any_type(line: int, value: str, payments: str, load: Load) -> None:
     lines = payments.splitlines()

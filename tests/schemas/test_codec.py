@@ -16,11 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas import codec
-from schemas.codec import OWN, Codec, Longs, Texts, decode, encode, read_long
+from schemas.codec import OWN, Codec, decode, encode
 from schemas.declaration import HEADER_BYTES, MARKER, NAMESPACE, avro_type, camel, declaration, header
 from schemas.envelopes import ENVELOPES, ProviderCompletion
 from schemas.errors import PoisonRecord
 from schemas.facts import FACTS, BoundaryCompletionAdmitted, ContinuationCompleted
+from schemas.generated import Longs, Texts, read_long
 
 FOLDER = Path(codec.__file__).parent / "avro"
 CLASSES = (*FACTS, *ENVELOPES)

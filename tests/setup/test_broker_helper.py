@@ -290,7 +290,7 @@ def test_the_node_dies_with_a_killed_parent(tmp_path: Path) -> None:
         pid = int(parent.stdout.readline())
         assert running(pid)
         parent.kill()
-        wait_for(lambda: not running(pid), within_s=10, what="the end of the Java process")
+        wait_for(lambda: not running(pid), within_s=60, what="the end of the Java process")
 
 
 @pytest.mark.broker
@@ -308,5 +308,5 @@ def test_in_the_foreground_sigterm_ends_it_cleanly(tmp_path: Path) -> None:
         assert foreground.stdout.readline().startswith("bootstrap=127.0.0.1:")
         assert list(tmp_path.glob(DIRECTORY_PREFIX + "*"))
         foreground.send_signal(signal.SIGTERM)
-        assert foreground.wait(30) == 0
+        assert foreground.wait(60) == 0
     assert list(tmp_path.glob(DIRECTORY_PREFIX + "*")) == []

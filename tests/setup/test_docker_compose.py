@@ -72,12 +72,21 @@ def test_published_ports_are_this_machines_only_and_differ() -> None:
     assert len({port.split(":")[1] for port in ports}) == len(ports)
 
 
-def test_the_image_copies_what_exists() -> None:
+def copied() -> list[str]:
+    """What the image takes from the checkout."""
     dockerfile = (ROOT / "docker/Dockerfile").read_text()
-    copied = [
-        word for line in re.findall(r"^COPY (?!--from)(.+)$", dockerfile, re.MULTILINE) for word in line.split()[:-1]
-    ]
-    assert [name for name in copied if not (ROOT / name).exists()] == []
+    lines = re.findall(r"^COPY (?!--from)(.+)$", dockerfile, re.MULTILINE)
+    return [word for line in lines for word in line.split()[:-1]]
+
+
+def test_the_image_copies_what_exists() -> None:
+    assert [name for name in copied() if not (ROOT / name).exists()] == []
+
+
+def test_the_image_is_given_what_it_copies_and_what_the_build_reads() -> None:
+    let_through = re.findall(r"^!(.+)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE)
+    assert {name.split("/")[0] for name in copied()} == set(let_through)
+    assert {"pyproject.toml", "hatch_build.py", "kawait.py", "README.md", "LICENSE"} <= set(copied())
 
 
 def test_prometheus_asks_every_worker_on_its_admin_port() -> None:

@@ -18,8 +18,9 @@ import pytest
 
 from schemas.errors import StepError
 from schemas.facts import BoundaryCompletionAdmitted, ContinuationAttemptFailed, ContinuationCompleted
-from streams.author.calls import Author, Items, LocalAuthor, Outcome, StepProcessEnded, StreamAsked
-from streams.author.errors import describe_error
+from streams.author.calls import Author, Items, StreamRequest, SuffixResult
+from streams.author.errors import StepProcessEnded, describe_error
+from streams.author.local import LocalAuthor
 from streams.author.step_process import StepProcess
 from streams.testing.driver import TopologyTestDriver
 from topologies.pipeline.shapes import Misshapen, Shape, Unshaped
@@ -27,7 +28,7 @@ from topologies.reading.choice import PipelineChoice
 
 PIPELINE = Path(__file__).parent / "project" / "pipeline.yaml"
 AWAIT = 1
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -71,8 +72,8 @@ def local() -> Author:
     return LocalAuthor(PipelineChoice(path=PIPELINE).load({}))
 
 
-def basket(*skus: str) -> StreamAsked:
-    return StreamAsked("e1", 0, AWAIT, [json.dumps({"lines": skus}).encode()])
+def basket(*skus: str) -> StreamRequest:
+    return StreamRequest("e1", 0, AWAIT, [json.dumps({"lines": skus}).encode()])
 
 
 def price(sku: str, payload: bytes = b'{"price": "1.50"}') -> Unshaped:
@@ -90,7 +91,7 @@ def projected(author: Author, *answers: Unshaped) -> list[Shape]:
 
 
 def ran(author: Author, *completions: bytes) -> list[list[bytes] | tuple[str, str, bool]]:
-    outcomes: list[Outcome] = []
+    outcomes: list[SuffixResult] = []
     author.run_suffixes(AWAIT, completions, outcomes, lambda: None)
     return [outcome if isinstance(outcome, list) else describe_error(outcome) for outcome in outcomes]
 
@@ -146,7 +147,7 @@ def test_calls_run_side_by_side(process: StepProcess) -> None:
 
 def test_results_come_while_the_call_goes_on(process: StepProcess) -> None:
     """Who overstays is the first without a result: what is done before it must be known, and its limit counts from its own start."""
-    outcomes: list[Outcome] = []
+    outcomes: list[SuffixResult] = []
     starts: list[int] = []
     completions = [offer("pear"), offer("fig"), offer("receipt:hang")]
     call = in_background(

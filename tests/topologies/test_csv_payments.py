@@ -12,6 +12,7 @@ import pytest
 
 from streams.demo.payments_file import generate
 from streams.demo.provider_answers import APPROVAL, REJECTION, rejected
+from streams.demo.run import SAMPLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,10 +67,7 @@ def output(driver: TopologyTestDriver, execution: str) -> list[dict[str, str]]:
 
 def test_twelve_rows(pay: Any, tmp_path: Path) -> None:
     """Issue 3 'It must show': 12 rows in, 12 out, 8 rejected, in input order."""
-    sample = Path(__file__).parents[3] / "shared" / "data" / "payments_12.csv"
-    if not sample.exists():
-        pytest.skip("the shared samples are not here")
-    file = written(tmp_path, sample.read_bytes(), "payments_12.csv")
+    file = written(tmp_path, SAMPLE.read_bytes(), SAMPLE.name)
     driver, execution = pay(file)
     rows = output(driver, execution)
     assert [row["csvId"] for row in rows] == [

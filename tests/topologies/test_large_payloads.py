@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from schemas import limits
-from streams.author.calls import Items, LocalAuthor, Outcome, StreamAsked
+from streams.author.calls import Items, StreamRequest, SuffixResult
+from streams.author.local import LocalAuthor
 from streams.engine.loop import TransactionalLoop
 from streams.engine.task import Outputs
 from topologies.pipeline.items import SourceItem
@@ -53,19 +54,19 @@ def weights(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[int]]:
             self,
             await_index: int,
             completions: Sequence[bytes],
-            outcomes: list[Outcome],
+            outcomes: list[SuffixResult],
             starts: Callable[[], None],
         ) -> None:
             note("run", sum(map(len, completions)))
             super().run_suffixes(await_index, completions, outcomes, starts)
 
-        def open_items(self, asked: StreamAsked) -> Items:
+        def open_items(self, asked: StreamRequest) -> Items:
             return Weighed(super().open_items(asked), note)
 
     produce = TransactionalLoop._produce
 
     def weighed(loop: TransactionalLoop, producer: Any, outputs: Outputs, changes: Any) -> Any:
-        note("transaction", outputs.bytes)
+        note("transaction", outputs.size)
         return produce(loop, producer, outputs, changes)
 
     monkeypatch.setattr("streams.worker.assembly.LocalAuthor", Weighing)
@@ -109,10 +110,10 @@ def test_reading_waits_while_a_lot_of_bytes_waits(shop: Any, weights: dict[str, 
         driver.send_raw("projected.answered", text.encode())
     for _ in range(10):
         driver.step()
-    full = [task.is_full() for task in driver.worker.loops["core"].tasks.values() if task.intake.bytes]
+    full = [task.is_full() for task in driver.worker.loops["core"].tasks.values() if task.intake.waiting_bytes]
     assert full[:1] == [size == ITEM]
     driver.release()
     driver.run()
-    assert not any(task.is_full() or task.intake.bytes for task in driver.worker.loops["core"].tasks.values())
-    assert not any(task.bytes for task in driver.worker.loops["ingress"].tasks.values())
+    assert not any(task.is_full() or task.intake.waiting_bytes for task in driver.worker.loops["core"].tasks.values())
+    assert not any(task.waiting_bytes for task in driver.worker.loops["ingress"].tasks.values())
     del weights

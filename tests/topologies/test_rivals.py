@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from schemas.errors import InstanceFenced, LogUnavailable
-from streams.engine.loop import RIVAL_S_MAX
+from streams.engine.membership import RIVAL_S_MAX
 from streams.log.seam import GroupConsumer, TopicPartition
 
 LINE = {"basket": "b1", "sku": "apple"}

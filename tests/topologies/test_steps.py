@@ -10,7 +10,7 @@ import pytest
 
 from schemas import limits
 from schemas.facts import ContinuationAttemptFailed, SegmentAttemptFailed
-from streams.author.calls import LocalItems
+from streams.author.local import LocalItems
 from streams.engine.pool import ThreadPool
 from tests.topologies.outside import answer
 

@@ -116,7 +116,7 @@ class _Rows:
         return len(fields), [names.index(column) for column in wanted]
 
     def _next_record(self) -> list[str] | None:
-        """Return the next record that is not a blank line, or None at the end."""
+        """The next record that is not a blank line, or None at the end."""
         while True:
             self.line = self._reader.line_num + 1
             fields = next(self._reader, None)
@@ -218,7 +218,7 @@ def _refuse_other_encodings(path: str, name: str) -> None:
 
 
 def _not_utf8(path: str, name: str) -> str:
-    """Return the message for the first byte that is not UTF-8; reads the file again, by lines of bytes."""
+    """The message for the first byte that is not UTF-8; reads the file again, by lines of bytes."""
     number = 1
     with Path(path).open("rb") as file:
         for piece in iter(partial(file.readline, LINE_CHARS_MAX), b""):

@@ -68,7 +68,7 @@ class Uuid5:
         self._start = hashlib.sha1(uuid.UUID(namespace).bytes, usedforsecurity=False)
 
     def __call__(self, name: str) -> uuid.UUID:
-        """Return the id of a name."""
+        """The id of a name."""
         sha1 = self._start.copy()
         sha1.update(name.encode())
         digest = bytearray(sha1.digest()[:16])
@@ -112,7 +112,7 @@ def _record(path: str, row: CsvRow) -> PaymentRecord:
 
 
 def record_id(path: str, csv_id: str, recipient: str, amount: Decimal, currency: str) -> uuid.UUID:
-    """Return the payment's id: uuid5 over path, csvId, recipient, normalised amount and currency (SURFACE csv-payments).
+    """The payment's id: uuid5 over path, csvId, recipient, normalised amount and currency (SURFACE csv-payments).
 
     `5.10` and `5.1` are one amount. Free text is length-prefixed, so no two rows share a name by moving a separator.
     """
@@ -121,7 +121,7 @@ def record_id(path: str, csv_id: str, recipient: str, amount: Decimal, currency:
 
 
 def conversation_id(payment_id: uuid.UUID) -> uuid.UUID:
-    """Return the conversation's id: uuid5 over the record id (SURFACE csv-payments)."""
+    """The conversation's id: uuid5 over the record id (SURFACE csv-payments)."""
     return conversation_uuid(_uuid_text(payment_id))
 
 
@@ -131,24 +131,24 @@ class ProjectPaymentStatus:
     def project(
         self, request: PaymentRecord, completion: ProviderApproval | ProviderRejection, metadata: object
     ) -> ApprovedPaymentStatus | UnapprovedPaymentStatus:
-        """Return the canonical status; deterministic, `metadata` is not needed."""
+        """The canonical status; deterministic, `metadata` is not needed."""
         del metadata
         arm = ApprovedPaymentStatus if completion.status == "Complete" else UnapprovedPaymentStatus
         return arm.model_validate({**completion.__dict__, "paymentRecord": request})
 
 
 def approved(status: ApprovedPaymentStatus) -> PaymentOutput:
-    """Return the output row of a payment that was made."""
+    """The output row of a payment that was made."""
     return _output(status)
 
 
 def unapproved(status: UnapprovedPaymentStatus) -> PaymentOutput:
-    """Return the output row of a payment that was refused."""
+    """The output row of a payment that was refused."""
     return _output(status)
 
 
 def finalize(output: PaymentOutput) -> PaymentOutput:
-    """Return the row unchanged: both branches meet here (BEHAVIOUR 6.6)."""
+    """The row unchanged: both branches meet here (BEHAVIOUR 6.6)."""
     return output
 
 
@@ -176,7 +176,7 @@ def _normalised(amount: Decimal) -> str:
 
 
 def with_cents(amount: Decimal) -> Decimal:
-    """Return the amount with at least two decimals, never rounded: 6730.3 -> 6730.30, 1.005 -> 1.005."""
+    """The amount with at least two decimals, never rounded: 6730.3 -> 6730.30, 1.005 -> 1.005."""
     if str(amount)[-3:-2] == ".":  # nearly every amount has its two
         return amount
     whole, _, fraction = f"{amount:f}".partition(".")

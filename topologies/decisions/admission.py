@@ -29,7 +29,7 @@ from topologies.decisions.decision import Append, Decisions, Duplicate, JudgeHel
 from topologies.pipeline.model import Pipeline
 from topologies.pipeline.payloads import PayloadType
 from topologies.pipeline.shapes import Misshapen, Shape, Shaped, Unshaped
-from topologies.pipeline.steps import AwaitStep, Value
+from topologies.pipeline.steps import AwaitStep
 
 _replace = msgspec.structs.replace
 _PENDING, _COMPLETED, _HELD = InteractionStatus.PENDING, InteractionStatus.COMPLETED, InteractionStatus.HELD
@@ -92,14 +92,14 @@ def admit(pipeline: Pipeline, answer: Answer, rows: Standing, *, live: bool, now
     ):  # it was shaped before its request was there to project it with: keep it, judge it next
         return [_held_fact(answer, now_ms), JudgeHeld(answer.ref.unit_id, answer.ref.item_index)]
     fact = facts.BoundaryCompletionAdmitted(
-        answer.ref.execution_id,
-        now_ms,
-        answer.ref.unit_id,
-        answer.ref.item_index,
-        shape.completion,
-        shape.answer,
-        answer.completion.actor,
-        answer.recorded_at_ms,
+        execution_id=answer.ref.execution_id,
+        at_ms=now_ms,
+        unit_id=answer.ref.unit_id,
+        item_index=answer.ref.item_index,
+        completion=shape.completion,
+        answer=shape.answer,
+        actor=answer.completion.actor,
+        completed_at_ms=answer.recorded_at_ms,
     )
     return [Append(fact), *after_completion(pipeline, execution, rows.unit, fact, live=live, now_ms=now_ms)]
 
@@ -163,7 +163,13 @@ def _refusal_fact(interaction: InteractionRecord, answer: Answer, reason: str, n
         return []
     return [
         Append(
-            facts.CompletionRefused(answer.ref.execution_id, now_ms, answer.ref.unit_id, answer.ref.item_index, reason)
+            facts.CompletionRefused(
+                execution_id=answer.ref.execution_id,
+                at_ms=now_ms,
+                unit_id=answer.ref.unit_id,
+                item_index=answer.ref.item_index,
+                reason=reason,
+            )
         )
     ]
 
@@ -205,17 +211,17 @@ def _beside_held(step: AwaitStep, answer: Answer, held: InteractionRecord) -> De
 def _held_fact(answer: Answer, now_ms: int) -> Append:
     return Append(
         facts.BoundaryCompletionHeld(
-            answer.ref.execution_id,
-            now_ms,
-            answer.ref.unit_id,
-            answer.ref.item_index,
-            answer.completion.payload,
-            answer.completion.resume_token,
-            answer.completion.actor,
-            answer.recorded_at_ms,
-            answer.completion.origin_topic,
-            answer.completion.origin_partition,
-            answer.completion.origin_offset,
+            execution_id=answer.ref.execution_id,
+            at_ms=now_ms,
+            unit_id=answer.ref.unit_id,
+            item_index=answer.ref.item_index,
+            answer=answer.completion.payload,
+            resume_token=answer.completion.resume_token,
+            actor=answer.completion.actor,
+            completed_at_ms=answer.recorded_at_ms,
+            origin_topic=answer.completion.origin_topic,
+            origin_partition=answer.completion.origin_partition,
+            origin_offset=answer.completion.origin_offset,
         ),
     )
 
@@ -246,7 +252,11 @@ def admit_held(pipeline: Pipeline, answer: Answer, rows: Standing, *, live: bool
     assert rows.execution is not None
     # Without the fact the answer would be judged again, and the request sent again, after a restart.
     refused = facts.CompletionRefused(
-        answer.ref.execution_id, now_ms, answer.ref.unit_id, answer.ref.item_index, refusal.reason
+        execution_id=answer.ref.execution_id,
+        at_ms=now_ms,
+        unit_id=answer.ref.unit_id,
+        item_index=answer.ref.item_index,
+        reason=refusal.reason,
     )
     if interaction.requested:
         return [refusal, Append(refused)]
@@ -256,37 +266,17 @@ def admit_held(pipeline: Pipeline, answer: Answer, rows: Standing, *, live: bool
 
 def _request_of(interaction: InteractionRecord) -> facts.BoundaryInteractionDispatched:
     return facts.BoundaryInteractionDispatched(
-        execution_of(interaction.unit_id),
-        interaction.dispatched_at_ms,
-        interaction.unit_id,
-        interaction.item_index,
-        interaction.attempt,
-        interaction.idempotency_key,
-        interaction.deadline_ms,
-        interaction.input_type,
-        interaction.output_type,
-        interaction.request,
+        execution_id=execution_of(interaction.unit_id),
+        at_ms=interaction.dispatched_at_ms,
+        unit_id=interaction.unit_id,
+        item_index=interaction.item_index,
+        attempt=interaction.attempt,
+        idempotency_key=interaction.idempotency_key,
+        deadline_ms=interaction.deadline_ms,
+        input_type=interaction.input_type,
+        output_type=interaction.output_type,
+        request=interaction.request,
     )
-
-
-# --- deadlines ------------------------------------------------------------------------------------------------------------------------
-
-
-def admit_timeout_value(
-    pipeline: Pipeline,
-    execution: ExecutionRecord,
-    unit: UnitRecord,
-    interaction: InteractionRecord,
-    value: Value,
-    *,
-    live: bool,
-    now_ms: int,
-) -> Decisions:
-    """Go on with the step's `onTimeout: {value: ...}` in place of an answer."""
-    fact = facts.BoundaryCompletionAdmitted(
-        execution.execution_id, now_ms, unit.unit_id, interaction.item_index, value.json, None, None, now_ms
-    )
-    return [Append(fact), *after_completion(pipeline, execution, unit, fact, live=live, now_ms=now_ms)]
 
 
 def unshaped(

@@ -2,7 +2,7 @@
 
 Theory of operation. `advance` is level-triggered: it looks at what is true and says what is missing, so it is right after every event,
 after a restart, and twice in a row. The shell calls it for each execution that a batch touched, and for each open one it takes over,
-until it says nothing more. `LocalWork` and `LocalSessions` tell it what this process is doing already; nothing durable depends on that.
+until it says nothing more. `RunningWork` and `OpenSessions` tell it what this process is doing already; nothing durable depends on that.
 
     QUEUED, RUNNING   at a run step   -> run the segment up to the next boundary; a stream into an await opens its unit and a session
                       at an await     -> open the unit, send the request, park
@@ -14,13 +14,13 @@ until it says nothing more. `LocalWork` and `LocalSessions` tell it what this pr
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 from schemas import facts, limits
 from schemas.identity import unit_id as unit_id_of
 from state.execution import ExecutionRecord, ExecutionStatus
-from state.interaction import InteractionRecord, InteractionStatus
 from state.keys import interaction_key, unit_key
+from state.segment_input import View, segment_input
 from state.unit import UnitRecord, UnitStatus
 from topologies.decisions import publication
 from topologies.decisions.decision import Append, CloseSession, Decisions, OpenSession, RunSegment, StartSweep
@@ -31,14 +31,14 @@ from topologies.pipeline.model import Pipeline
 from topologies.pipeline.steps import AwaitStep
 
 
-class LocalWork(Protocol):
+class RunningWork(Protocol):
     """What this process is running for an execution; lost with the process, and nothing depends on it."""
 
     def is_running(self, execution_id: str) -> bool:
         """A segment, a publication or a collection of it is on the worker pool."""
 
 
-class LocalSessions(Protocol):
+class OpenSessions(Protocol):
     """The sessions of this process; lost with the process, and nothing depends on them."""
 
     def has(self, unit_id: str) -> bool:
@@ -48,19 +48,12 @@ class LocalSessions(Protocol):
         """Set when the session of a unit can do no more than park it: the items with a stored answer."""
 
 
-class View(Protocol):
-    """Rows by key."""
-
-    def get(self, key: bytes) -> Any:
-        """The record, or None."""
-
-
 def advance(
     pipeline: Pipeline,
     execution: ExecutionRecord,
     view: View,
-    work: LocalWork,
-    sessions: LocalSessions,
+    work: RunningWork,
+    sessions: OpenSessions,
     *,
     now_ms: int,
 ) -> Decisions:
@@ -115,7 +108,14 @@ def _release_itemised(pipeline: Pipeline, execution: ExecutionRecord, unit: Unit
 def _resume_at(
     execution: ExecutionRecord, unit: UnitRecord, step_index: int, now_ms: int
 ) -> facts.ContinuationSegmentCreated:
-    return facts.ContinuationSegmentCreated(execution.execution_id, now_ms, unit.unit_id, None, 1, step_index)
+    return facts.ContinuationSegmentCreated(
+        execution_id=execution.execution_id,
+        at_ms=now_ms,
+        unit_id=unit.unit_id,
+        item_index=None,
+        attempt=1,
+        next_step=step_index,
+    )
 
 
 def _go_on(
@@ -123,7 +123,7 @@ def _go_on(
     execution: ExecutionRecord,
     unit: UnitRecord | None,
     view: View,
-    sessions: LocalSessions,
+    sessions: OpenSessions,
     *,
     now_ms: int,
 ) -> Decisions:
@@ -158,7 +158,7 @@ def _open_stream(
 
 
 def _dispatching(
-    pipeline: Pipeline, execution: ExecutionRecord, unit: UnitRecord, sessions: LocalSessions, *, now_ms: int
+    pipeline: Pipeline, execution: ExecutionRecord, unit: UnitRecord, sessions: OpenSessions, *, now_ms: int
 ) -> Decisions:
     """A unit whose stream is being dispatched, live or not."""
     if unit.source_count is not None and unit.outputs == unit.source_count:
@@ -178,7 +178,13 @@ def park(execution: ExecutionRecord, unit: UnitRecord, *, completed: int, now_ms
     assert unit.source_count is not None, "only a unit whose source ended is parked"
     return [
         Append(
-            facts.BoundaryDispatchCompleted(execution.execution_id, now_ms, unit.unit_id, unit.source_count, completed),
+            facts.BoundaryDispatchCompleted(
+                execution_id=execution.execution_id,
+                at_ms=now_ms,
+                unit_id=unit.unit_id,
+                expected=unit.source_count,
+                completed=completed,
+            ),
         ),
         Append(facts.SegmentSuspended(execution.execution_id, now_ms, unit.unit_id)),
         CloseSession(unit.unit_id),
@@ -206,16 +212,10 @@ def _ask(
     return [
         open_unit(step, execution, unit_id, itemised=False, now_ms=now_ms),
         *dispatch(step, execution, unit_id, None, SourceItem(request, key), held=held, now_ms=now_ms),
-        Append(facts.BoundaryDispatchCompleted(execution.execution_id, now_ms, unit_id, 1, 0)),
+        Append(
+            facts.BoundaryDispatchCompleted(
+                execution_id=execution.execution_id, at_ms=now_ms, unit_id=unit_id, expected=1, completed=0
+            )
+        ),
         Append(facts.SegmentSuspended(execution.execution_id, now_ms, unit_id)),
     ]
-
-
-def segment_input(execution: ExecutionRecord, view: View) -> bytes | None:
-    """Input of the segment at `step_index`: the unit's answer when it resumes from a scalar await, else the stored input."""
-    if execution.input_unit_id is None:
-        return execution.input
-    interaction: InteractionRecord | None = view.get(interaction_key(execution.input_unit_id, None))
-    if interaction is None:
-        return execution.input
-    return interaction.completion if interaction.status is InteractionStatus.COMPLETED else None

@@ -78,18 +78,24 @@ def emit(
     due_ms = now_ms + limits.CONTINUATION_TIMEOUT_MS * 2**emissions
     stop = pipeline.await_step(unit.step_index).suffix_stop
     created = facts.ContinuationSegmentCreated(
-        execution.execution_id, now_ms, unit.unit_id, item_index, attempt, unit.step_index + 1, due_ms
+        execution_id=execution.execution_id,
+        at_ms=now_ms,
+        unit_id=unit.unit_id,
+        item_index=item_index,
+        attempt=attempt,
+        next_step=unit.step_index + 1,
+        due_ms=due_ms,
     )
     continuation = Continuation(
-        execution.execution_id,
-        execution.tenant_id,
-        execution.pipeline,
-        unit.unit_id,
-        item_index,
-        attempt,
-        unit.step_index,
-        stop,
-        completion,
+        execution_id=execution.execution_id,
+        tenant_id=execution.tenant_id,
+        pipeline=execution.pipeline,
+        unit_id=unit.unit_id,
+        item_index=item_index,
+        attempt=attempt,
+        step_index=unit.step_index,
+        stop_index=stop,
+        completion=completion,
     )
     return [Append(created), EmitContinuation(continuation)]
 
@@ -148,7 +154,12 @@ def complete_item(
     if result.error_code is not None:
         return _failed(pipeline, result, execution, unit, now_ms=now_ms)
     done = facts.ContinuationCompleted(
-        execution.execution_id, now_ms, unit.unit_id, result.item_index, result.attempt, result.outputs
+        execution_id=execution.execution_id,
+        at_ms=now_ms,
+        unit_id=unit.unit_id,
+        item_index=result.item_index,
+        attempt=result.attempt,
+        outputs=result.outputs,
     )
     to_topic = isinstance(pipeline.output, TopicOutput) and pipeline.await_step(unit.step_index).suffix_stop == len(
         pipeline.steps
@@ -166,7 +177,14 @@ def _failed(
     retry_at_ms = now_ms + step.retry.delay_ms(result.attempt) if again and step is not None else None
     failed = Append(
         facts.ContinuationAttemptFailed(
-            execution.execution_id, now_ms, unit.unit_id, result.item_index, result.attempt, code, message, retry_at_ms
+            execution_id=execution.execution_id,
+            at_ms=now_ms,
+            unit_id=unit.unit_id,
+            item_index=result.item_index,
+            attempt=result.attempt,
+            error_code=code,
+            error_message=message,
+            retry_at_ms=retry_at_ms,
         ),
     )
     if again:
@@ -213,13 +231,13 @@ def item_due(
         return [HoldCompletion("early-held")]
     if item.emissions >= limits.CONTINUATION_ATTEMPTS_MAX:
         lost = ContinuationCompletion(
-            execution.execution_id,
-            unit.unit_id,
-            item.item_index,
-            item.attempt,
-            [],
-            "CONTINUATION_LOST",
-            "no continuation agent answered; is the role `continuation` running?",
+            execution_id=execution.execution_id,
+            unit_id=unit.unit_id,
+            item_index=item.item_index,
+            attempt=item.attempt,
+            outputs=[],
+            error_code="CONTINUATION_LOST",
+            error_message="no continuation agent answered; is the role `continuation` running?",
             retryable=False,
         )
         return _failed(pipeline, lost, execution, unit, now_ms=now_ms)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
-from schemas.envelopes import Continuation, Reply
+from schemas.envelopes import Continuation, ExecutionOutcome
 from schemas.facts import BoundaryInteractionDispatched, Fact
 from topologies.pipeline.steps import AwaitStep
 
@@ -42,10 +42,10 @@ class WriteOutput(msgspec.Struct, frozen=True, gc=False):
     payload: bytes
 
 
-class SendReply(msgspec.Struct, frozen=True, gc=False):
+class TellOutcome(msgspec.Struct, frozen=True, gc=False):
     """Tell whoever waits for this execution."""
 
-    reply: Reply
+    outcome: ExecutionOutcome
 
 
 class Refuse(msgspec.Struct, frozen=True, gc=False):
@@ -175,7 +175,7 @@ Decision = (
     | Request
     | EmitContinuation
     | WriteOutput
-    | SendReply
+    | TellOutcome
     | Refuse
     | DeadLetterExecution
     | DeadLetterRecord

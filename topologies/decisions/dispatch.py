@@ -18,7 +18,15 @@ def open_unit(step: AwaitStep, execution: ExecutionRecord, unit_id: str, *, item
     """Open the unit of an await step that was reached."""
     live = itemised and step.live
     return Append(
-        facts.BoundaryUnitOpened(execution.execution_id, now_ms, unit_id, step.step_id, step.index, itemised, live)
+        facts.BoundaryUnitOpened(
+            execution_id=execution.execution_id,
+            at_ms=now_ms,
+            unit_id=unit_id,
+            step_id=step.step_id,
+            step_index=step.index,
+            itemised=itemised,
+            live=live,
+        )
     )
 
 
@@ -34,18 +42,18 @@ def dispatch(
 ) -> Decisions:
     """Make one interaction and send its request; with an answer `held` for it no request is sent, the answer is judged next (policy 9)."""
     fact = facts.BoundaryInteractionDispatched(
-        execution.execution_id,
-        now_ms,
-        unit_id,
-        item_index,
-        1,
-        item.idempotency_key,
-        now_ms + step.timeout_ms,
-        step.input.name,
-        step.output.name,
-        item.request,
-        not held,
-        step.projection.name if step.projection else None,
+        execution_id=execution.execution_id,
+        at_ms=now_ms,
+        unit_id=unit_id,
+        item_index=item_index,
+        attempt=1,
+        idempotency_key=item.idempotency_key,
+        deadline_ms=now_ms + step.timeout_ms,
+        input_type=step.input.name,
+        output_type=step.output.name,
+        request=item.request,
+        requested=not held,
+        projector=step.projection.name if step.projection else None,
     )
     follows = JudgeHeld(unit_id, item_index) if held else Request(step, execution.tenant_id, fact)
     return [Append(fact), follows]

@@ -6,11 +6,11 @@ Any ending closes the open unit, and with it every interaction, timer and slot o
 from __future__ import annotations
 
 from schemas import facts
-from schemas.envelopes import Reply
+from schemas.envelopes import ExecutionOutcome
 from schemas.limits import MESSAGE_CHARS_MAX
 from state.execution import ExecutionRecord, ExecutionStatus
 from state.unit import UnitRecord, UnitStatus
-from topologies.decisions.decision import Append, CloseSession, DeadLetterExecution, Decisions, NoOp, SendReply
+from topologies.decisions.decision import Append, CloseSession, DeadLetterExecution, Decisions, NoOp, TellOutcome
 from topologies.pipeline.model import Pipeline
 
 
@@ -21,7 +21,9 @@ def succeed(
     return [
         *_close(unit, UnitStatus.COMPLETED, now_ms),
         Append(facts.RunSucceeded(execution.execution_id, now_ms, result)),
-        SendReply(Reply("", execution.execution_id, ExecutionStatus.SUCCEEDED, result=result, outputs=outputs)),
+        TellOutcome(
+            ExecutionOutcome("", execution.execution_id, ExecutionStatus.SUCCEEDED, result=result, outputs=outputs)
+        ),
     ]
 
 
@@ -44,8 +46,10 @@ def fail(
         *_close(unit, outcome, now_ms),
         Append(facts.RunFailed(execution.execution_id, now_ms, code, message)),
         DeadLetterExecution(execution.execution_id, step_id, code, message, execution.input),
-        SendReply(
-            Reply("", execution.execution_id, ExecutionStatus.FAILED, error_code=code, error_message=message),
+        TellOutcome(
+            ExecutionOutcome(
+                "", execution.execution_id, ExecutionStatus.FAILED, error_code=code, error_message=message
+            ),
         ),
     ]
 
@@ -66,8 +70,10 @@ def cancel(execution: ExecutionRecord | None, unit: UnitRecord | None, *, reason
     return [
         *_close(unit, UnitStatus.CANCELLED, now_ms),
         Append(facts.RunCancelled(execution.execution_id, now_ms, reason[:MESSAGE_CHARS_MAX])),
-        SendReply(
-            Reply("", execution.execution_id, ExecutionStatus.CANCELLED, error_code="CANCELLED", error_message=reason)
+        TellOutcome(
+            ExecutionOutcome(
+                "", execution.execution_id, ExecutionStatus.CANCELLED, error_code="CANCELLED", error_message=reason
+            )
         ),
     ]
 

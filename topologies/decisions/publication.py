@@ -28,11 +28,11 @@ def prepare(pipeline: Pipeline, execution: ExecutionRecord, unit: UnitRecord | N
     match pipeline.output:
         case ObjectOutput():
             prepared = facts.TerminalPublicationPrepared(
-                execution.execution_id,
-                now_ms,
-                publication_id(execution.execution_id),
-                execution.attempt,
-                now_ms + limits.CALL_TIMEOUT_DEFAULT_MS,
+                execution_id=execution.execution_id,
+                at_ms=now_ms,
+                publication_id=publication_id(execution.execution_id),
+                attempt=execution.attempt,
+                due_ms=now_ms + limits.CALL_TIMEOUT_DEFAULT_MS,
             )
             return [Append(prepared), Publish(execution.execution_id, prepared.publication_id, execution.attempt)]
         case TopicOutput() if itemised:  # each item was written as it finished
@@ -87,12 +87,12 @@ def publication_failed(
         return fail(pipeline, execution, unit, code=code, message=message, now_ms=now_ms)
     delay_ms = min(limits.RETRY_BASE_DEFAULT_MS * 2**execution.attempt, limits.RETRY_CAP_DEFAULT_MS)
     failed = facts.TerminalPublicationFailed(
-        execution.execution_id,
-        now_ms,
-        execution.publication_id,
-        execution.attempt,
-        code,
-        message[:MESSAGE_CHARS_MAX],
-        now_ms + delay_ms,
+        execution_id=execution.execution_id,
+        at_ms=now_ms,
+        publication_id=execution.publication_id,
+        attempt=execution.attempt,
+        error_code=code,
+        error_message=message[:MESSAGE_CHARS_MAX],
+        retry_at_ms=now_ms + delay_ms,
     )
     return [Append(failed)]

@@ -20,7 +20,13 @@ def segment_ended(execution: ExecutionRecord | None, *, stop: int, output: bytes
     """Keep what the segment made; the execution stands before step `stop` from now on."""
     if execution is None or execution.status is not ExecutionStatus.RUNNING:
         return [NoOp("segment-outlived")]
-    return [Append(facts.SegmentCompleted(execution.execution_id, now_ms, stop, output, many))]
+    return [
+        Append(
+            facts.SegmentCompleted(
+                execution_id=execution.execution_id, at_ms=now_ms, next_step=stop, output=output, many=many
+            )
+        )
+    ]
 
 
 def segment_failed(
@@ -48,12 +54,12 @@ def segment_failed(
     if not retryable or retry is None or execution.attempt >= retry.attempts:
         return fail(pipeline, execution, unit, code=code, message=message, now_ms=now_ms)
     failed = facts.SegmentAttemptFailed(
-        execution.execution_id,
-        now_ms,
-        execution.step_index,
-        execution.attempt,
-        code,
-        message[:MESSAGE_CHARS_MAX],
-        now_ms + retry.delay_ms(execution.attempt),
+        execution_id=execution.execution_id,
+        at_ms=now_ms,
+        step_index=execution.step_index,
+        attempt=execution.attempt,
+        error_code=code,
+        error_message=message[:MESSAGE_CHARS_MAX],
+        retry_at_ms=now_ms + retry.delay_ms(execution.attempt),
     )
     return [Append(failed)]

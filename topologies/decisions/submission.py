@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from schemas import facts, limits
-from schemas.envelopes import Reply, SubmitCommand
+from schemas.envelopes import ExecutionOutcome, SubmitCommand
 from state.execution import ExecutionRecord
-from topologies.decisions.decision import Append, DeadLetterRecord, Decisions, NoOp, SendReply
+from topologies.decisions.decision import Append, DeadLetterRecord, Decisions, NoOp, TellOutcome
 from topologies.pipeline.model import Pipeline
 from topologies.pipeline.payloads import Misfit
 
@@ -18,7 +18,7 @@ def submit(pipeline: Pipeline, command: SubmitCommand, execution: ExecutionRecor
     if execution is None and (problem := _misfit(pipeline, command)) is not None:
         return [DeadLetterRecord("wrong-shape", problem)]
     if execution is not None:
-        known = Reply(
+        known = ExecutionOutcome(
             command.reply_id or "",
             execution.execution_id,
             execution.status,
@@ -28,23 +28,23 @@ def submit(pipeline: Pipeline, command: SubmitCommand, execution: ExecutionRecor
             error_code=execution.error_code,
             error_message=execution.error_message,
         )
-        return [SendReply(known)] if command.reply_id else [NoOp("duplicate-submission")]
-    accepted = Reply(command.reply_id or "", command.execution_id, ACCEPTED)
+        return [TellOutcome(known)] if command.reply_id else [NoOp("duplicate-submission")]
+    accepted = ExecutionOutcome(command.reply_id or "", command.execution_id, ACCEPTED)
     return [
         Append(
             facts.RunSubmitted(
-                command.execution_id,
-                now_ms,
-                command.tenant_id,
-                command.pipeline,
-                command.submission_key,
-                command.input,
-                command.source_name,
-                command.source_size,
-                command.source_sha256,
+                execution_id=command.execution_id,
+                at_ms=now_ms,
+                tenant_id=command.tenant_id,
+                pipeline=command.pipeline,
+                submission_key=command.submission_key,
+                input=command.input,
+                source_name=command.source_name,
+                source_size=command.source_size,
+                source_sha256=command.source_sha256,
             ),
         ),
-        *([SendReply(accepted)] if command.reply_id else []),
+        *([TellOutcome(accepted)] if command.reply_id else []),
     ]
 
 

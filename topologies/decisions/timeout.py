@@ -9,7 +9,7 @@ from schemas import facts
 from state.execution import ExecutionRecord
 from state.interaction import InteractionRecord, InteractionStatus
 from state.unit import UnitRecord, UnitStatus
-from topologies.decisions.admission import admit_timeout_value
+from topologies.decisions.continuation import after_completion
 from topologies.decisions.decision import Append, Decisions, NoOp
 from topologies.decisions.ending import fail
 from topologies.pipeline.model import Pipeline
@@ -40,17 +40,28 @@ def expire(
         "skip" if isinstance(step.on_timeout, Skip) else "value" if isinstance(step.on_timeout, Value) else "fail"
     )
     timed_out = Append(
-        facts.InteractionTimedOut(unit.execution_id, now_ms, unit.unit_id, interaction.item_index, resolution)
+        facts.InteractionTimedOut(
+            execution_id=unit.execution_id,
+            at_ms=now_ms,
+            unit_id=unit.unit_id,
+            item_index=interaction.item_index,
+            resolution=resolution,
+        )
     )
     match step.on_timeout:
         case Skip():
             assert interaction.item_index is not None, "check refuses skip on a scalar await"
             skipped = facts.ContinuationCompleted(
-                unit.execution_id, now_ms, unit.unit_id, interaction.item_index, 1, []
+                execution_id=unit.execution_id,
+                at_ms=now_ms,
+                unit_id=unit.unit_id,
+                item_index=interaction.item_index,
+                attempt=1,
+                outputs=[],
             )
             return [timed_out, Append(skipped)]
         case Value() as value:
-            admitted = admit_timeout_value(pipeline, execution, unit, interaction, value, live=live, now_ms=now_ms)
+            admitted = _go_on_with(pipeline, execution, unit, interaction, value, live=live, now_ms=now_ms)
             return [timed_out, *admitted]
         case None:
             which = "" if interaction.item_index is None else f" of item {interaction.item_index}"
@@ -65,3 +76,27 @@ def expire(
                 outcome=UnitStatus.TIMED_OUT,
             )
             return [timed_out, *ended]
+
+
+def _go_on_with(
+    pipeline: Pipeline,
+    execution: ExecutionRecord,
+    unit: UnitRecord,
+    interaction: InteractionRecord,
+    value: Value,
+    *,
+    live: bool,
+    now_ms: int,
+) -> Decisions:
+    """Go on with the step's `onTimeout: {value: ...}` in place of an answer."""
+    fact = facts.BoundaryCompletionAdmitted(
+        execution_id=execution.execution_id,
+        at_ms=now_ms,
+        unit_id=unit.unit_id,
+        item_index=interaction.item_index,
+        completion=value.json,
+        answer=None,
+        actor=None,
+        completed_at_ms=now_ms,
+    )
+    return [Append(fact), *after_completion(pipeline, execution, unit, fact, live=live, now_ms=now_ms)]

@@ -7,7 +7,8 @@ Rules
      so a pipeline's classes keep their identity. A module that imports at run time, inside a function, sees the last one.
   3. Modules of Python itself and of installed packages are never moved.
   4. A project with a top-level module named like one of ours is refused before anything is imported (DESIGN 3): one of the
-     two would hide the other. A folder without Python files is no module.
+     two would hide the other. A folder without Python files is no module. Installed, kawait has one name; in a checkout
+     its folders are names too.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ from typing import Any, Self
 
 from schemas.errors import UsageError
 
-RESERVED = ("connectors", "kawait", "schemas", "state", "streams", "tests", "topologies")
-"""Our own top-level names."""
+_FLAT = ("connectors", "kawait", "schemas", "state", "streams", "tests", "topologies")
+_TOP = __spec__.name.partition(".")[0]
+RESERVED = (_TOP,) if _TOP == "kawait" else _FLAT
+"""Our own top-level names: those of the checkout's folders, or the one package that holds this module."""
 
 _SETTLED = ("site-packages", "dist-packages")
 

@@ -24,11 +24,12 @@ from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
 from schemas.errors import LogUnavailable
+from schemas.topics import TopicSettings
 from streams.log.kafka.consumer import KafkaGroupConsumer, KafkaReader
 from streams.log.kafka.errors import NO_LEADER, error_of, unavailable
 from streams.log.kafka.producer import KafkaPlainProducer, KafkaProducer
 from streams.log.kafka.settings import KafkaSettings
-from streams.log.seam import Isolation, Rebalance, TopicPartition, TopicSpec, TopicState
+from streams.log.seam import Isolation, Rebalance, TopicPartition, TopicState
 
 _T = TypeVar("_T")
 
@@ -178,7 +179,7 @@ class KafkaLog:
                     raise
         return found
 
-    def create_topics(self, specs: Sequence[TopicSpec], timeout_s: float) -> None:
+    def create_topics(self, specs: Sequence[TopicSettings], timeout_s: float) -> None:
         """Create topics and wait until every one of them can be used; one that exists already is left as it is."""
         if not specs:
             return

@@ -13,8 +13,9 @@ from typing import Literal
 from schemas.errors import LogError, LogUnavailable, RecordTooLarge, TransactionAborted
 from schemas.identity import murmur2
 from schemas.limits import SESSION_TIMEOUT_MS
+from schemas.topics import TopicSettings
 from streams.clock import Clock, ManualClock
-from streams.log.seam import Isolation, Record, TopicPartition, TopicSpec
+from streams.log.seam import Isolation, Record, TopicPartition
 
 CommitFault = Literal["abort", "before", "after"]
 """How a commit goes wrong: refused; answer lost before it happened; answer lost after it happened."""
@@ -69,10 +70,10 @@ class Partition:
         self.aborted.intersection_update(self.offsets)
 
 
-class Topic:
+class MemoryTopic:
     """A topic and its partitions."""
 
-    def __init__(self, spec: TopicSpec, topic_id: str) -> None:
+    def __init__(self, spec: TopicSettings, topic_id: str) -> None:
         self.spec = spec
         self.topic_id = topic_id
         self.partitions = [Partition() for _ in range(spec.partitions)]
@@ -125,7 +126,7 @@ class Group:
             if member.closed_ms is not None and now_ms - member.closed_ms >= SESSION_TIMEOUT_MS:
                 self.remove(member.member_id)
 
-    def complete(self, topics: Mapping[str, Topic]) -> bool:
+    def complete(self, topics: Mapping[str, MemoryTopic]) -> bool:
         """Start the next generation once every member has joined."""
         if not self.rebalancing or not all(member.joined for member in self.members.values()):
             return False
@@ -176,7 +177,7 @@ class Broker:
         self.clock = clock
         self.waits = not isinstance(self.clock, ManualClock)
         self.changed = threading.Condition(threading.RLock())
-        self.topics: dict[str, Topic] = {}
+        self.topics: dict[str, MemoryTopic] = {}
         self.groups: dict[str, Group] = {}
         self.identities: dict[str, Identity] = {}
         self.faults: list[tuple[CommitFault, str | None]] = []
@@ -207,12 +208,12 @@ class Broker:
             raise LogUnavailable(msg)
         return topic.partitions[at.partition]
 
-    def choose(self, topic: Topic, key: bytes | None) -> int:
+    def choose(self, topic: MemoryTopic, key: bytes | None) -> int:
         """Java's partitioner; without a key, in turns."""
         number = self.draw() if key is None else murmur2(key) & 0x7FFFFFFF
         return number % len(topic.partitions)
 
-    def refusal(self, topic: Topic, key: bytes | None, size: int) -> LogError | None:
+    def refusal(self, topic: MemoryTopic, key: bytes | None, size: int) -> LogError | None:
         """Why the broker would not store a record."""
         name = topic.spec.name
         if size > topic.record_bytes_max:
@@ -221,7 +222,7 @@ class Broker:
             return TransactionAborted(f"a record without key for {name}, which is compacted")
         return None
 
-    def compact(self, topic: Topic, kept: Partition) -> None:
+    def compact(self, topic: MemoryTopic, kept: Partition) -> None:
         """Keep the last record of each key below the stable offset, and deletes that are young."""
         stable = kept.stable()
         last: dict[bytes | None, int] = {}

@@ -12,11 +12,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
+from schemas.topics import TopicSettings
 from streams.clock import Clock, SystemClock
-from streams.log.memory.broker import Broker, CommitFault, Topic
+from streams.log.memory.broker import Broker, CommitFault, MemoryTopic
 from streams.log.memory.consumer import MemoryGroupConsumer, MemoryReader
 from streams.log.memory.producer import MemoryPlainProducer, MemoryProducer
-from streams.log.seam import Isolation, Rebalance, TopicPartition, TopicSpec, TopicState
+from streams.log.seam import Isolation, Rebalance, TopicPartition, TopicState
 
 
 class MemoryLog:
@@ -94,14 +95,14 @@ class MemoryLog:
                 t.spec.name: TopicState(t.spec.name, t.topic_id, t.spec.partitions, dict(t.spec.config)) for t in known
             }
 
-    def create_topics(self, specs: Sequence[TopicSpec], timeout_s: float) -> None:
+    def create_topics(self, specs: Sequence[TopicSettings], timeout_s: float) -> None:
         """Create topics; one that exists already is left as it is."""
         del timeout_s
         with self._broker.changed:
             self._broker.check_available()
             for spec in specs:
                 if spec.name not in self._broker.topics:
-                    self._broker.topics[spec.name] = Topic(spec, f"memory-{self._broker.draw()}")
+                    self._broker.topics[spec.name] = MemoryTopic(spec, f"memory-{self._broker.draw()}")
             self._broker.changed.notify_all()
 
     def close(self) -> None:

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable
 from streams.engine.pool import Done, Job, Pool
 from streams.engine.task import Entry, Task
 from streams.log.seam import Record
-from streams.roles.core.events import CoreEvent
 
 
 class Agenda:
@@ -30,8 +29,8 @@ class Agenda:
         self._task = task
         self._pool = pool
 
-    def wake(self, event: CoreEvent, record: Record | None = None) -> None:
-        """Let the task decide `event` next."""
+    def wake(self, event: object, record: Record | None = None) -> None:
+        """Let the task decide `event` next; a `streams.roles.core.events.CoreEvent`."""
         self.ready.append(Entry(self._task, event, record))
 
     def touch(self, execution_id: str) -> None:

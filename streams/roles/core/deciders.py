@@ -313,8 +313,8 @@ class Deciders:
         self._touch(execution_id)
         if isinstance(row, InteractionRecord):
             return expire(self._pipeline, execution, unit, row, live=live, now_ms=now_ms)
-        asked = batch.interaction(row.unit_id, row.item_index)
-        return item_due(self._pipeline, execution, unit, row, asked, live=live, now_ms=now_ms)
+        interaction = batch.interaction(row.unit_id, row.item_index)
+        return item_due(self._pipeline, execution, unit, row, interaction, live=live, now_ms=now_ms)
 
     def _on_sweep(self, event: SweepContinued, _record: Record | None) -> Iterable[Decision]:
         unit = self._batch.unit(event.unit_id)
@@ -335,11 +335,11 @@ class Deciders:
             some = range(cursor, min(cursor + limits.READ_ROWS, end))
             keys = [(interaction_key(unit.unit_id, index), item_key(unit.unit_id, index)) for index in some]
             batch.prefetch(key for pair in keys for key in pair)
-            for asked_key, item in keys:
-                asked: InteractionRecord | None = batch.get(asked_key)
-                if asked is not None:
-                    rows.append((asked, batch.get(item)))
-                    size += len(asked.completion or b"")
+            for interaction_at, item in keys:
+                interaction: InteractionRecord | None = batch.get(interaction_at)
+                if interaction is not None:
+                    rows.append((interaction, batch.get(item)))
+                    size += len(interaction.completion or b"")
             cursor = some.stop
         return rows, cursor
 

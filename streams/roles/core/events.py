@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from schemas.envelopes import Command, ContinuationCompletion, ProviderCompletion
 from schemas.errors import PoisonRecord
 from schemas.identity import InteractionRef, execution_of
 from state.keys import execution_of_key
+from streams.roles.core.session import Session
 from topologies.pipeline.items import SourceItem
 from topologies.pipeline.shapes import Shape
-
-if TYPE_CHECKING:
-    from streams.roles.core.session import Session
 
 
 @dataclass(frozen=True, slots=True)

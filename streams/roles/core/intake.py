@@ -46,7 +46,7 @@ _COMMANDS = (SubmitCommand, CancelCommand, RedriveCommand)
 _COMPLETIONS = (ProviderCompletion, ContinuationCompletion)
 
 Arrival = AnswerArrived | ContinuationArrived | StrangeAnswerArrived | RecordPoisoned | RecordMisplaced
-Projection = Chunk[tuple[Record, AnswerArrived], Shape]
+ProjectionChunk = Chunk[tuple[Record, AnswerArrived], Shape]
 """Answers being projected on the pool, in the order of their records."""
 
 
@@ -66,19 +66,19 @@ class Intake:
         self._agenda = agenda
         self._partition = partition
         self._inbox: deque[tuple[Record, Arrival]] = deque()
-        self._projecting: Projection | None = None
-        self.bytes = 0
+        self._projecting: ProjectionChunk | None = None
+        self.waiting_bytes = 0
         """Of records that are not decided yet, in the inbox or on the agenda."""
         self._projected = {step.index: step for step in self._pipeline.await_steps if step.projection is not None}
 
     @property
     def is_full(self) -> bool:
         """Whether reading should wait."""
-        return len(self._inbox) + len(self._agenda.ready) > records_max() or self.bytes > limits.INBOX_BYTES_MAX
+        return len(self._inbox) + len(self._agenda.ready) > records_max() or self.waiting_bytes > limits.INBOX_BYTES_MAX
 
     def taken(self, record: Record) -> None:
         """A record is being decided."""
-        self.bytes -= record.size
+        self.waiting_bytes -= record.size
 
     @property
     def is_waiting(self) -> bool:
@@ -88,7 +88,7 @@ class Intake:
     def accept(self, records: Sequence[Record]) -> None:
         """Decode records; commands are ready at once, answers of a step with a projector are projected first."""
         for record in records:
-            self.bytes += record.size
+            self.waiting_bytes += record.size
             if record.topic == self._commands:
                 self._agenda.wake(self._read(record, _COMMANDS), record)
             else:
@@ -121,7 +121,7 @@ class Intake:
         while self._inbox and self._projecting is None:
             entries = list(self._next_projected())
             if entries:
-                self._project(Projection(entries, limits.BATCH_RECORDS_MAX))
+                self._project(ProjectionChunk(entries, limits.BATCH_RECORDS_MAX))
 
     def _next_projected(self) -> Iterator[tuple[Record, AnswerArrived]]:
         """The next answers of steps with a projector, at most a batch; what stands before them is ready at once."""
@@ -139,7 +139,7 @@ class Intake:
 
     # --- projection ----------------------------------------------------------------------------------------------------------------------
 
-    def _project(self, projection: Projection) -> None:
+    def _project(self, projection: ProjectionChunk) -> None:
         """Run the next job of a projection."""
         self._projecting = projection
         entries, shapes = projection.next_job(), projection.results
@@ -165,7 +165,7 @@ class Intake:
                 size += len(answer.payload) + len(answer.request or b"")
         return found
 
-    def _take_shapes(self, projection: Projection, error: BaseException | None) -> None:
+    def _take_shapes(self, projection: ProjectionChunk, error: BaseException | None) -> None:
         """A job of a projection has ended; a projector that overstays, or ends the step process whenever it runs, costs its own answer."""
         if isinstance(error, TaskClosed):
             return

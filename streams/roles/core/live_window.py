@@ -33,8 +33,8 @@ from state.item import ItemRecord, ItemStatus
 from state.keys import interaction_key, item_index_of, span
 from state.tables.rows import PartitionRows, TaskClosed
 from state.unit import UnitRecord
-from streams.author.calls import StepProcessEnded
 from streams.author.chunks import Chunk, completion_of
+from streams.author.errors import StepProcessEnded
 from streams.author.segments import run_steps, time_limit_s
 from streams.author.suffixes import suffix_limit_s
 from streams.engine.pool import Ticket
@@ -43,8 +43,8 @@ from streams.roles.context import CoreContext
 from streams.roles.core.agenda import Agenda
 from streams.roles.core.events import ExecutionTouched, ItemsContinued, ItemsPulled, SourceFailed
 from streams.roles.core.performing import Perform
-from streams.roles.core.session import Session
-from streams.roles.core.source import SourceStream, source_stream
+from streams.roles.core.session import Session, Stream
+from streams.roles.core.source import source_stream
 from topologies.decisions.decision import CloseSession, Offer, OpenSession
 
 FOLLOWED: frozenset[type[Fact]] = frozenset(
@@ -73,7 +73,7 @@ class Pull:
     """Items asked of a session's source."""
 
     session: Session
-    stream: SourceStream
+    stream: Stream
     count: int
 
     def run(self, ticket: Ticket) -> ItemsPulled:
@@ -188,7 +188,7 @@ class Sessions:
         self._noted.clear()
 
     def go_on(self) -> None:
-        """Pull and run what there is to."""
+        """Pull items where windows have room, and run the suffixes of offered ones."""
         self._opening.clear()
         for session in list(self.by_unit.values()):
             self._pump(session)

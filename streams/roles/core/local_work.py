@@ -20,6 +20,7 @@ from typing import Protocol
 from schemas import limits
 from schemas.errors import CallTimeout
 from state.execution import ExecutionRecord
+from state.segment_input import segment_input
 from state.tables.rows import PartitionRows, TaskClosed
 from state.unit import UnitRecord
 from streams.author.segments import run_steps, time_limit_s
@@ -38,7 +39,6 @@ from streams.roles.core.events import (
 from streams.roles.core.performing import Perform
 from streams.roles.core.publishing import publish_object
 from streams.roles.core.stored import collect, stored_chunks, stored_payloads
-from topologies.decisions.advance import segment_input
 from topologies.decisions.decision import Collect, Publish, RunSegment
 
 EFFECT_START_S_MAX = limits.SESSION_TIMEOUT_MS / 2000
@@ -158,7 +158,7 @@ class CollectionWork:
 
 
 class LocalWork:
-    """What one task does for its executions; a `topologies.decisions.advance.LocalWork`."""
+    """What one task does for its executions; a `topologies.decisions.advance.RunningWork`."""
 
     def __init__(self, context: CoreContext, rows: PartitionRows, agenda: Agenda) -> None:
         self._running: set[str] = set()

@@ -24,7 +24,7 @@ RETENTION_EVERY_MS = 3_600_000
 """Pause between two passes over the executions."""
 
 
-class Retention:
+class RetentionPasses:
     """The retention passes of one task."""
 
     def __init__(self, context: CoreContext, rows: PartitionRows, agenda: Agenda) -> None:

@@ -12,7 +12,8 @@ it costs repeated work, never a result.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Protocol
 
 from schemas import limits
 from schemas.facts import (
@@ -24,21 +25,27 @@ from schemas.facts import (
     InteractionTimedOut,
     SourceEnded,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from state.unit import UnitRecord
-    from streams.roles.core.source import SourceStream
-    from topologies.pipeline.steps import AwaitStep
+from state.unit import UnitRecord
 from streams.author.chunks import ChunkSize
+from topologies.pipeline.items import SourceItem
+from topologies.pipeline.steps import AwaitStep
+
+
+class Stream(Protocol):
+    """The items that enter a unit, past what was dispatched."""
+
+    def pull(self, count: int, before_each: Callable[[], None], /) -> tuple[list[SourceItem], bool]:
+        """The next items, at most `count`, and whether the stream has ended with them; for the pool."""
+
+    def close(self) -> None:
+        """Nobody will pull any more."""
 
 
 class Session:
     """One open unit on this worker; used by the loop's thread only."""
 
     def __init__(
-        self, unit: UnitRecord, step: AwaitStep, stream: SourceStream | None, *, first: int, live: bool, now_s: float
+        self, unit: UnitRecord, step: AwaitStep, stream: Stream | None, *, first: int, live: bool, now_s: float
     ) -> None:
         self.unit_id = unit.unit_id
         self.execution_id = unit.execution_id

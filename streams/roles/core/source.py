@@ -18,11 +18,11 @@ from schemas.errors import SourceChanged
 from state.execution import ExecutionRecord
 from state.interaction import InteractionRecord
 from state.keys import interaction_key
+from state.segment_input import segment_input
 from state.tables.rows import PartitionRows
 from state.unit import UnitRecord
-from streams.author.calls import Author, Items, Starts, StreamAsked
+from streams.author.calls import Author, BeforeEach, Items, StreamRequest
 from streams.roles.core.stored import stored_payloads
-from topologies.decisions.advance import segment_input
 from topologies.pipeline.items import SourceItem
 from topologies.pipeline.model import Pipeline
 
@@ -44,7 +44,7 @@ class SourceStream:
         self._dispatched = dispatched
         self._items: Items | None = None
 
-    def pull(self, count: int, starts: Starts) -> tuple[list[SourceItem], bool]:
+    def pull(self, count: int, before_each: BeforeEach) -> tuple[list[SourceItem], bool]:
         """The next items, at most `count`, and whether the stream has ended with them.
 
         Raises:
@@ -52,13 +52,13 @@ class SourceStream:
         """
         if self._items is None:
             items = self._items = self._open()
-            self._pass_dispatched(items, starts)
+            self._pass_dispatched(items, before_each)
         return self._items.pull(count)
 
-    def _pass_dispatched(self, items: Items, starts: Starts) -> None:
+    def _pass_dispatched(self, items: Items, before_each: BeforeEach) -> None:
         index, has_ended = 0, False
         while index < self._dispatched and not has_ended:
-            starts()
+            before_each()
             pulled, has_ended = items.pull(min(self._dispatched - index, limits.PULL_ITEMS_MAX))
             for item in pulled:
                 self._check(index, item)
@@ -90,7 +90,7 @@ def source_stream(
         if first == 0:
             check_source(execution)
         payloads = stored_payloads(rows, before, payload, many=execution.many)
-        return author.open_items(StreamAsked(execution.execution_id, first, unit.step_index, payloads))
+        return author.open_items(StreamRequest(execution.execution_id, first, unit.step_index, payloads))
 
     def check(index: int, item: SourceItem) -> None:
         row = next(stored)

@@ -53,7 +53,7 @@ from streams.roles.core.intake import Intake
 from streams.roles.core.live_window import FOLLOWED, Sessions
 from streams.roles.core.local_work import LocalWork
 from streams.roles.core.performing import Perform, merged
-from streams.roles.core.retention import Retention
+from streams.roles.core.retention import RetentionPasses
 from streams.roles.core.writer import Writer
 from streams.telemetry.tally import Tally
 from topologies.decisions.advance import advance
@@ -93,7 +93,7 @@ class CoreTask:
         self.deadlines = Deadlines(context, self.rows, partition, positions, self._is_waiting)
         self.sessions = Sessions(context, self.rows, self.agenda)
         self.work = LocalWork(context, self.rows, self.agenda)
-        self._retention = Retention(context, self.rows, self.agenda)
+        self._retention = RetentionPasses(context, self.rows, self.agenda)
         self._writer = Writer(context, self._batch, partition, self.tally)
         self._changelog_at = {
             ord(prefix): TopicPartition(context.names.changelog(table), partition) for prefix, table in TABLES.items()

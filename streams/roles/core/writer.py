@@ -4,7 +4,7 @@
     Request              -> request topic  with a resume token where the pipeline signs
     EmitContinuation     -> continuations  keyed by the item, so that they spread
     WriteOutput          -> output topic
-    SendReply            -> replies
+    TellOutcome            -> replies
     Refuse               -> refusals       with the answer it is about
     DeadLetterExecution  -> dlq
     DeadLetterRecord     -> dlq            in the transaction that moves past the record
@@ -44,7 +44,7 @@ from topologies.decisions.decision import (
     Forward,
     Refuse,
     Request,
-    SendReply,
+    TellOutcome,
     WriteOutput,
 )
 from topologies.pipeline.ends import TopicOutput, fill_template
@@ -73,7 +73,7 @@ class Writer:
             Request: self.request,
             EmitContinuation: self.continuation,
             WriteOutput: self.output,
-            SendReply: self.reply,
+            TellOutcome: self.reply,
             Refuse: self.refusal,
             DeadLetterExecution: self.dead_execution,
             DeadLetterRecord: self.dead_record,
@@ -104,18 +104,18 @@ class Writer:
             )
             headers.append((HEADER_RESUME_TOKEN, token.encode()))
         envelope = RequestEnvelope(
-            decision.tenant_id,
-            fact.execution_id,
-            iid,
-            iid,
-            step.step_id,
-            fact.item_index,
-            fact.deadline_ms,
-            fact.input_type,
-            fact.output_type,
-            token,
-            fact.idempotency_key,
-            msgspec.Raw(fact.request),
+            tenant_id=decision.tenant_id,
+            execution_id=fact.execution_id,
+            interaction_id=iid,
+            correlation_id=iid,
+            step_id=step.step_id,
+            item_index=fact.item_index,
+            deadline_epoch_ms=fact.deadline_ms,
+            input_type=fact.input_type,
+            output_type=fact.output_type,
+            resume_token=token,
+            idempotency_key=fact.idempotency_key,
+            request_payload=msgspec.Raw(fact.request),
         )
         value = encode_request(envelope)
         outputs.put((transport.request_topic, value, key, None, headers), len(value))
@@ -138,9 +138,13 @@ class Writer:
             key = fill_template(output.key, lambda field: kind.field_text(value, field))
         outputs.add(output.topic, decision.payload, key=key.encode())
 
-    def reply(self, decision: SendReply, outputs: Outputs, _entry: Entry | None) -> None:
+    def reply(self, decision: TellOutcome, outputs: Outputs, _entry: Entry | None) -> None:
         """The outcome, for the door that waits for it."""
-        outputs.add(self._names.replies, codec.encode(decision.reply), key=decision.reply.execution_id.encode())
+        outputs.add(
+            self._names.replies,
+            codec.encode(decision.outcome),
+            key=(decision.outcome.reply_id or decision.outcome.execution_id).encode(),
+        )
 
     def refusal(self, decision: Refuse, outputs: Outputs, entry: Entry | None) -> None:
         """A refused answer, with the reason."""

@@ -78,15 +78,15 @@ def _completion(
     except PeerError:
         ref = None
     completion = ProviderCompletion(
-        ref.execution_id if ref is not None else "",
-        named,
-        payload,
-        token,
-        envelope.idempotency_key,
-        envelope.actor,
-        envelope.tenant_id,
-        record.topic,
-        record.partition,
-        record.offset,
+        execution_id=ref.execution_id if ref is not None else "",
+        interaction_id=named,
+        payload=payload,
+        resume_token=token,
+        idempotency_key=envelope.idempotency_key,
+        actor=envelope.actor,
+        tenant_id=envelope.tenant_id,
+        origin_topic=record.topic,
+        origin_partition=record.partition,
+        origin_offset=record.offset,
     )
     return completion, ref

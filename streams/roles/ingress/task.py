@@ -35,7 +35,7 @@ class IngressTask(StatelessTask):
     def accept(self, records: Sequence[Record]) -> None:
         """Queue records."""
         self.ready += [Entry(self, record, record) for record in records]
-        self.bytes += sum(record.size for record in records)
+        self.waiting_bytes += sum(record.size for record in records)
 
     def decide(self, entry: Entry, outputs: Outputs) -> None:
         """Re-key one answer, or submit one record of the source."""
@@ -75,7 +75,9 @@ class IngressTask(StatelessTask):
         except (ValueError, RecursionError) as error:
             raise PoisonRecord("wrong-shape", str(Misfit.of(source.type.name, error))) from error
         identity = execution_id(DEFAULT_TENANT, pipeline.name, f"topic:{source.topic}:{key}")
-        command = SubmitCommand(identity, DEFAULT_TENANT, pipeline.name, key, payload)
+        command = SubmitCommand(
+            execution_id=identity, tenant_id=DEFAULT_TENANT, pipeline=pipeline.name, submission_key=key, input=payload
+        )
         self._send_home(command, outputs)
 
     def _rekey(self, record: Record, outputs: Outputs) -> None:
