@@ -8,26 +8,26 @@ from pathlib import Path
 
 import pytest
 
-from topologies.csv_payments.csv_input import FIELD_CHARS_MAX, CsvRow, PaymentsFileError, read_rows
+from tests.csv_payments.author import csv_input
 
 HEADER = b"ID,Recipient,Amount,Currency\n"
-ANN = CsvRow("1", "Ann", Decimal("10.50"), "EUR")
-BOB = CsvRow("2", "Bob", Decimal("7.3"), "USD")
+ANN = csv_input.CsvRow("1", "Ann", Decimal("10.50"), "EUR")
+BOB = csv_input.CsvRow("2", "Bob", Decimal("7.3"), "USD")
 GOOD = HEADER + b"1,Ann,10.50,EUR\n2,Bob,7.3,USD\n"
 
 
-def read(folder: Path, content: bytes) -> list[CsvRow]:
+def read(folder: Path, content: bytes) -> list[csv_input.CsvRow]:
     path = folder / "payments.csv"
     path.write_bytes(content)
-    return list(read_rows(str(path)))
+    return list(csv_input.read_rows(str(path)))
 
 
 def refusal(folder: Path, content: bytes) -> str:
     """The error of a file that yields nothing."""
     path = folder / "payments.csv"
     path.write_bytes(content)
-    rows = read_rows(str(path))
-    with pytest.raises(PaymentsFileError) as caught:
+    rows = csv_input.read_rows(str(path))
+    with pytest.raises(csv_input.PaymentsFileError) as caught:
         next(rows)
     assert "payments.csv" in str(caught.value)
     return str(caught.value)
@@ -57,7 +57,7 @@ def test_the_same_rows_however_the_file_is_written(tmp_path: Path, content: byte
 
 def test_quoted_line_ends_commas_and_quotes_stay_as_they_are(tmp_path: Path) -> None:
     rows = read(tmp_path, HEADER + b'1,"a\rb\r\nc\nd, ""e""\x0b\xe2\x80\xa8f",1.00,EUR\r\n2,Bob,7.3,USD\r\n')
-    assert rows == [CsvRow("1", 'a\rb\r\nc\nd, "e"\x0b\u2028f', Decimal("1.00"), "EUR"), BOB]
+    assert rows == [csv_input.CsvRow("1", 'a\rb\r\nc\nd, "e"\x0b\u2028f', Decimal("1.00"), "EUR"), BOB]
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_a_200_kb_field_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("quote", [b"", b'"'])
 def test_a_field_over_the_limit_is_named(tmp_path: Path, quote: bytes) -> None:
-    field = quote + b"x" * (9 * FIELD_CHARS_MAX) + quote
+    field = quote + b"x" * (9 * csv_input.FIELD_CHARS_MAX) + quote
     message = refusal(tmp_path, GOOD + b"3," + field + b",1.00,EUR\n")
     assert "record 3, line 4: a field is longer than 1,048,576 characters" in message
 
@@ -177,13 +177,13 @@ def test_bad_rows_before_lost_quoting_are_listed_too(tmp_path: Path) -> None:
 
 def test_a_missing_file_may_come_back(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        next(read_rows(str(tmp_path / "gone.csv")))
+        next(csv_input.read_rows(str(tmp_path / "gone.csv")))
 
 
 def test_a_file_replaced_while_it_is_read_stays_what_was_judged(tmp_path: Path) -> None:
     path = tmp_path / "payments.csv"
     path.write_bytes(GOOD)
-    rows = read_rows(str(path))
+    rows = csv_input.read_rows(str(path))
     assert next(rows) == ANN
     (tmp_path / "new.csv").write_bytes(HEADER + b"broken")
     (tmp_path / "new.csv").replace(path)
@@ -195,7 +195,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     path.write_bytes(HEADER + b"1,Natasha Thomas,5047.29,AUD\n" * 20_000)
     tracemalloc.start()
     try:
-        count = sum(1 for _ in read_rows(str(path)))
+        count = sum(1 for _ in csv_input.read_rows(str(path)))
         peak_bytes = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

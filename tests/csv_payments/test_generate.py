@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from streams.demo.payments_file import generate
-from topologies.csv_payments.csv_input import read_rows
+from tests.csv_payments.author import csv_input
 
 
 def test_the_same_seed_gives_the_same_bytes_and_a_longer_file_starts_alike(tmp_path: Path) -> None:
@@ -16,7 +16,7 @@ def test_the_same_seed_gives_the_same_bytes_and_a_longer_file_starts_alike(tmp_p
 
 
 def test_the_rows_are_good_and_various(tmp_path: Path) -> None:
-    rows = list(read_rows(str(generate(tmp_path / "new" / "payments.csv", 2_000))))
+    rows = list(csv_input.read_rows(str(generate(tmp_path / "new" / "payments.csv", 2_000))))
     assert [row.csv_id for row in rows] == [str(number) for number in range(1, 2_001)]
     assert any('"' in row.recipient for row in rows)
     assert any("," in row.recipient for row in rows)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import sys
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -10,11 +13,12 @@ import pytest
 
 from connectors.objects.listing import identify
 from connectors.objects.row_formats import CsvRows
+from tests.csv_payments.author import PROJECT
 from topologies.pipeline.model import Pipeline
 from topologies.pipeline.steps import AwaitStep, RunStep
 from topologies.reading.loading import load_pipeline
 
-PIPELINE = Path(__file__).parents[2] / "topologies" / "csv_payments" / "pipeline.yaml"
+PIPELINE = PROJECT / "pipeline.yaml"
 
 
 @pytest.fixture
@@ -59,3 +63,29 @@ def test_a_bad_file_is_not_tried_again(pipeline: Pipeline, tmp_path: Path) -> No
         next(read.function(file))
     assert not read.retry.is_retryable(caught.value)
     assert read.retry.is_retryable(FileNotFoundError())
+
+
+def imported(file: Path) -> Iterator[str]:
+    """Modules that a file imports, by their full names."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+
+
+def test_it_is_a_project_like_a_users_which_needs_pydantic_alone() -> None:
+    names = {name.partition(".")[0] for file in PROJECT.glob("*.py") for name in imported(file)}
+    own = {file.stem for file in PROJECT.glob("*.py")}
+    assert names - own - sys.stdlib_module_names == {"pydantic"}
+    assert not (PROJECT / "__init__.py").exists()
+
+
+def test_nothing_of_ours_imports_it() -> None:
+    root = PROJECT.parents[1]
+    files = [
+        file
+        for package in ("connectors", "schemas", "state", "streams", "topologies", "bench", "tests")
+        for file in (root / package).rglob("*.py")
+    ]
+    assert [str(file) for file in files for name in imported(file) if name.startswith("topologies.csv_payments")] == []

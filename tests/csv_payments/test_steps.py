@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from streams.demo.provider_answers import APPROVAL, REJECTION
-from topologies.csv_payments import domain, steps
+from tests.csv_payments.author import domain, steps
 
 DECISION: TypeAdapter[domain.ProviderApproval | domain.ProviderRejection] = TypeAdapter(domain.ProviderDecision)
 STATUS: TypeAdapter[domain.ApprovedPaymentStatus | domain.UnapprovedPaymentStatus] = TypeAdapter(domain.PaymentStatus)
@@ -54,17 +53,6 @@ def test_ids_are_pinned() -> None:
     payment_id = steps.record_id("/in/payments.csv", "1", "Ann", Decimal("10.50"), "EUR")
     assert str(payment_id) == "48e31337-159c-583b-8051-8c3b5f210003"
     assert str(steps.conversation_id(payment_id)) == "76a3ef45-d31c-5c87-95d9-58063d19f25a"
-
-
-@pytest.mark.parametrize("name", ["", "a", "zoë", "x" * 1_000])
-def test_a_uuid5_is_that_of_the_standard_library(name: str) -> None:
-    assert steps.Uuid5(str(uuid.NAMESPACE_URL))(name) == uuid.uuid5(uuid.NAMESPACE_URL, name)
-
-
-@pytest.mark.parametrize("number", [0, 1, 1 << 127, (1 << 128) - 1])
-def test_a_conversation_is_named_by_the_text_of_its_payment(number: int) -> None:
-    payment_id = uuid.UUID(int=number)
-    assert steps.conversation_id(payment_id) == steps.conversation_uuid(str(payment_id))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
+import shutil
 import sys
 import threading
 from pathlib import Path
@@ -308,12 +310,15 @@ def test_packages_of_a_project_follow_it(tmp_path: Path) -> None:
     assert [pipeline.input_type.field_names() for pipeline in loaded] == [("one",), ("two",)]
 
 
-def test_an_app_dir_below_a_package_leaves_that_package_alone() -> None:
-    from topologies.csv_payments import domain
-
-    load_pipeline(ROOT / "topologies/csv_payments/pipeline.yaml", environ=ENVIRON)
+def test_an_app_dir_below_a_package_leaves_that_package_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    project = Path(shutil.copytree(ORDERS.parent, tmp_path / "outer" / "orders"))
+    for folder in (project, project.parent):
+        (folder / "__init__.py").touch()
+    domain = importlib.import_module("outer.orders.domain")
+    load_pipeline(project / ORDERS.name, environ={})
     orders()
-    assert sys.modules["topologies.csv_payments.domain"] is domain
+    assert sys.modules["outer.orders.domain"] is domain
 
 
 def test_pipelines_load_in_threads() -> None:

@@ -1,10 +1,10 @@
-"""The payload types of csv-payments, as they travel: field names are the wire names (BEHAVIOUR 6.2, SURFACE csv-payments).
+"""The types that travel; their field names are the names in JSON, on the log and in the output file.
 
-A payment goes through four shapes: `PaymentRecord` is what a row asks for, `ProviderDecision` is what the provider
-answers, `PaymentStatus` is both together, `PaymentOutput` is the row that is written.
+A payment goes through four shapes: `PaymentRecord` is what a row asks for, `ProviderDecision` is what the provider answers, `PaymentStatus`
+is both together, `PaymentOutput` is the row that is written.
 """
 
-# ruff: noqa: N815 - camelCase fields are the wire names; aliases would only give each field a second name.
+# ruff: noqa: N815 - aliases would only give each field a second name.
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 
-MAX_AMOUNT_DIGITS = 38
+AMOUNT_DIGITS_MAX = 38
 """Digits of an amount or fee, before and after the point; bounds what `1E+999999` could make of an output row."""
 
-type_config = ConfigDict(frozen=True)
-
-Money = Annotated[Decimal, Field(max_digits=MAX_AMOUNT_DIGITS)]
+Money = Annotated[Decimal, Field(max_digits=AMOUNT_DIGITS_MAX)]
 
 
-class PaymentsFile(BaseModel):
-    """One input file, as the filesystem source found it."""
+class Value(BaseModel):
+    """A value: it does not change, and equal fields make equal values."""
 
-    model_config = type_config
+    model_config = ConfigDict(frozen=True)
+
+
+class PaymentsFile(Value):
+    """One input file, as it was found in the input folder."""
 
     path: str
     """Where the file is. Part of every record id, so a file keeps its ids as long as it keeps its path."""
@@ -35,10 +37,8 @@ class PaymentsFile(BaseModel):
     sha256: str | None = None
 
 
-class PaymentRecord(BaseModel):
+class PaymentRecord(Value):
     """One row of an input file: a payment that the provider is asked to make."""
-
-    model_config = type_config
 
     id: UUID
     csvId: str
@@ -48,10 +48,8 @@ class PaymentRecord(BaseModel):
     csvPaymentsInputFilePath: str
 
 
-class ProviderApproval(BaseModel):
+class ProviderApproval(Value):
     """The provider made the payment."""
-
-    model_config = type_config
 
     status: Literal["Complete"]
     reference: str
@@ -60,10 +58,8 @@ class ProviderApproval(BaseModel):
     statusCode: int
 
 
-class ProviderRejection(BaseModel):
+class ProviderRejection(Value):
     """The provider refused the payment."""
-
-    model_config = type_config
 
     status: Literal["Rejected"]
     reference: str
@@ -73,7 +69,7 @@ class ProviderRejection(BaseModel):
 
 
 ProviderDecision = Annotated[ProviderApproval | ProviderRejection, Field(discriminator="status")]
-"""What the provider answers: only the facts that it owns (seeds/await-boundaries: constructing output)."""
+"""What the provider answers: only what it knows itself."""
 
 
 class ApprovedPaymentStatus(ProviderApproval):
@@ -89,13 +85,11 @@ class UnapprovedPaymentStatus(ProviderRejection):
 
 
 PaymentStatus = Annotated[ApprovedPaymentStatus | UnapprovedPaymentStatus, Field(discriminator="status")]
-"""The await step's canonical output."""
+"""What the pipeline goes on with."""
 
 
-class PaymentOutput(BaseModel):
-    """One row of the output file; the order of the fields is the order of its columns (SURFACE csv-payments)."""
-
-    model_config = type_config
+class PaymentOutput(Value):
+    """One row of the output file; the order of the fields is the order of its columns."""
 
     csvId: str
     recipient: str

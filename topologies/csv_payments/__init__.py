@@ -1,1 +1,0 @@
-"""The csv-payments demo: an author's pipeline project with its mock payment provider."""
