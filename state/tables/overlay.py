@@ -157,3 +157,24 @@ class Overlay(RowView):
                 hot.discard(interaction_key(record.unit_id, record.item_index))
             elif record is None:
                 hot.discard(key)
+
+
+class WrongAssumption(AssertionError):
+    """A row was taken to be new, and is there: it would have been overwritten."""
+
+
+class CheckedOverlay(Overlay):
+    """An overlay that looks whether what it is told is true; for the test driver and the simulator, as it costs the reads that it is told to spare."""
+
+    @override
+    def assume_absent(self, keys: Iterable[bytes]) -> None:
+        """Rows that are said not to exist.
+
+        Raises:
+            WrongAssumption: one of them is there.
+        """
+        told = list(keys)
+        for key, value in zip(told, self._store.get_many(told), strict=True):
+            if value is not None:
+                raise WrongAssumption(f"{key!r} was taken to be a new row, and is there")
+        super().assume_absent(told)

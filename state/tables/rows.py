@@ -7,7 +7,7 @@ takes too: a store is never closed under a reader, and a job that comes later ge
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from typing_extensions import override
@@ -17,6 +17,8 @@ from state.folding import decode_row
 from state.tables.overlay import HotRows, Overlay, RowView
 from state.tables.store import Store, StoreFactory
 
+MakeOverlay = Callable[[Store, HotRows], Overlay]
+
 
 class TaskClosed(KawaitError):
     """The partition was given up while a job of it ran; the job ends."""
@@ -25,10 +27,10 @@ class TaskClosed(KawaitError):
 class PartitionRows(RowView):
     """The committed rows of one partition. What `RowView` offers is for the loop's thread; it leaves no trace in the open batch."""
 
-    def __init__(self, stores: StoreFactory, partition: int) -> None:
+    def __init__(self, stores: StoreFactory, partition: int, make_overlay: MakeOverlay = Overlay) -> None:
         self.store: Store = stores.open("core", partition)
         self._hot = HotRows()
-        self.batch = Overlay(self.store, self._hot)
+        self.batch = make_overlay(self.store, self._hot)
         """The same rows as the open batch sees them."""
         self.is_closing = False
         self._stores = stores

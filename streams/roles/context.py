@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from connectors.resume_token import TokenSigner
 from schemas.names import Names
+from state.tables.rows import MakeOverlay
 from state.tables.store import StoreFactory
 from streams.author.calls import Author
 from streams.clock import Clock
@@ -49,4 +50,5 @@ class CoreContext(RoleContext):
     stores: StoreFactory
     instance: str
     topic_ids: Mapping[str, str]
+    make_overlay: MakeOverlay
     live_sessions: int = 0

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from schemas.errors import CallTimeout
 from state.tables.memory import MemoryStoreFactory
+from state.tables.overlay import CheckedOverlay
 from streams.clock import ManualClock
 from streams.engine.loop import TransactionalLoop
 from streams.engine.pool import Finished
@@ -127,6 +128,7 @@ class Machine:
             roles=ROLES,
             metrics=QuietMetrics(),
             make_pool=lambda: HeldPool(self._clock, held=True),
+            make_overlay=CheckedOverlay,
             at=lambda step: at(self, step),
         ).build()
         self.is_stalled = False

@@ -183,6 +183,12 @@ def _forget_local_work() -> list[Swap]:
     return [(LocalWork, "is_running", forgetting)]
 
 
+def _forget_an_attempt() -> list[Swap]:
+    """A live session does not hear that an attempt failed: the item's next outcome is taken to be its first, which has no row yet."""
+    noted_by = {kind: note for kind, note in Session._noted_by.items() if kind is not facts.ContinuationAttemptFailed}  # noqa: SLF001
+    return [(Session, "_noted_by", noted_by)]
+
+
 def _blame_the_content() -> list[Swap]:
     """A batch that was aborted twice, for whatever reason, is bisected down to an innocent event, which is dead-lettered."""
 
@@ -219,6 +225,7 @@ PLANTS: Mapping[str, Plant] = {
     "number-items-by-commits": Plant(_number_items_by_commits, Breach.OUTPUTS_DIFFER, "undisturbed, on the other path"),
     "read-on-after-failure": Plant(_read_on_after_failure, Breach.OUTPUTS_DIFFER, "undisturbed, on the other path"),
     "forget-local-work": Plant(_forget_local_work, Breach.WORK_STARTED_TWICE),
+    "forget-an-attempt": Plant(_forget_an_attempt, Breach.ROW_NOT_NEW, "t/.* was taken to be a new row"),
     "blame-the-content": Plant(_blame_the_content, Breach.EVENT_BLAMED, "the commit of .* was refused"),
     "expire-over-backlog": Plant(_expire_over_backlog, Breach.TIMED_OUT_IN_TIME),
     "type-by-the-branch": Plant(_type_by_the_branch, Breach.UNEXPECTED_ENDING, "validation error for Yes"),

@@ -13,6 +13,7 @@ from schemas import facts
 from schemas.names import Names
 from state.execution import ExecutionRecord, ExecutionStatus
 from state.tables.memory import MemoryStoreFactory
+from state.tables.overlay import CheckedOverlay
 from streams.clock import ManualClock
 from streams.doors.submissions import send
 from streams.log.memory.log import MemoryLog
@@ -141,6 +142,7 @@ class _Undisturbed:
             topic_ids=verify_topics(pipeline, self.log),
             metrics=QuietMetrics(),
             make_pool=lambda: InlinePool(self.clock),
+            make_overlay=CheckedOverlay,
         ).build()
         self.ledger = Ledger(scenario, self.log, Names.of(pipeline.app), lambda _text: None)
         self._outside = Outside(scenario, self.log, Random(1), lambda _text: None)  # noqa: S311 - not used for anything secret

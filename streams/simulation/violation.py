@@ -20,6 +20,7 @@ class Breach(StrEnum):
     # workers
     BATCH_NOT_DECIDED = "batch-not-decided"
     EVENT_BLAMED = "event-blamed"
+    ROW_NOT_NEW = "row-not-new"
     OFFERED_BEFORE_COMMIT = "offered-before-commit"
     WORK_STARTED_TWICE = "work-started-twice"
     ZOMBIE_COMMITTED = "zombie-committed"

@@ -6,6 +6,7 @@ from typing import Any
 
 from state.interaction import InteractionStatus
 from state.keys import interaction_key
+from state.tables.overlay import WrongAssumption
 from streams.roles.core.events import OutputPublished, PublicationBroke, ResultCollected, SegmentBroke, SegmentEnded
 from streams.simulation.machines import Machine, consumer_of, is_member, task_insides
 from streams.simulation.tables import check_tables, check_waiting
@@ -72,6 +73,8 @@ class Watch:
         for event in self._logs[self._logs_read :]:
             if self._world.tracing:
                 self._world.say(f"log: { ({name: value for name, value in event.items() if name != 'exc_info'}) }")
+            if str(event.get("exc_info")).startswith(WrongAssumption.__name__):
+                raise Violation(Breach.ROW_NOT_NEW, f"a worker logged {event}")
             for start, breach in SUSPICIOUS.items():
                 if str(event.get("event", "")).startswith(start):
                     raise Violation(breach, f"a worker logged {event}")

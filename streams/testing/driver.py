@@ -34,6 +34,7 @@ from state.execution import ExecutionRecord
 from state.folding import decode_row
 from state.keys import PREFIXES, execution_key
 from state.tables.memory import MemoryStoreFactory
+from state.tables.overlay import CheckedOverlay
 from streams.clock import ManualClock
 from streams.doors.submissions import command_for_object, command_for_payload, send
 from streams.engine.pool import Pool
@@ -98,6 +99,7 @@ class TopologyTestDriver:
             topic_ids=verify_topics(self.pipeline, self.log),
             roles=ROLES,
             make_pool=self._make_pool,
+            make_overlay=CheckedOverlay,
         ).build()
 
     def _make_pool(self) -> Pool:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from schemas import limits
 from schemas.names import Names
 from state.keys import TABLES
+from state.tables.overlay import Overlay
+from state.tables.rows import MakeOverlay
 from state.tables.store import StoreFactory
 from streams.author.calls import Author
 from streams.author.local import LocalAuthor
@@ -63,6 +65,7 @@ class Assembly:
         topic_ids: As `streams.worker.topics.verify_topics` returns them.
         make_pool: Makes the pool of a role; default: one of threads.
         author: Runs the author's code; default: on the pool's threads.
+        make_overlay: Makes the open batch of a partition; where speed does not matter it can check what it is told.
         at, wait: As in `TransactionalLoop`.
     """
 
@@ -77,6 +80,7 @@ class Assembly:
     metrics: Metrics = field(default_factory=Metrics)
     make_pool: PoolFactory | None = None
     author: Author | None = None
+    make_overlay: MakeOverlay = Overlay
     at: Callable[[int], None] = lambda _step: None
     wait: Callable[[float], object] = lambda _seconds: None
 
@@ -148,6 +152,7 @@ class Assembly:
             stores=self.stores,
             instance=self.instance,
             topic_ids={name: self.topic_ids[name] for name in changelogs},
+            make_overlay=self.make_overlay,
         )
 
         def make_task(partition: int, inputs: tuple[TopicPartition, ...], positions: Positions) -> Task:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 from threading import Event
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import pytest
+
+from schemas import limits
 from schemas.facts import ContinuationAttemptFailed, SegmentAttemptFailed
 from streams.author.local import LocalItems
 from streams.engine.pool import ThreadPool
 from tests.topologies.outside import answer
+
+if TYPE_CHECKING:
+    from streams.testing.driver import TopologyTestDriver
 
 BASKET = {"id": "b1", "lines": ["apple", "pear", "plum"]}
 LINE = {"basket": "b1", "sku": "apple"}
@@ -135,6 +141,41 @@ def test_a_retry_outlives_crash_and_parking(make: Any, script: Any) -> None:
     assert script.calls.count(("receipt", "pear")) == 2
     assert driver.status(execution) == "SUCCEEDED"
     assert [receipt["sku"] for receipt in driver.result(execution)] == BASKET["lines"]
+
+
+def test_a_retry_that_fell_due_while_the_worker_was_down_counts_once(
+    make: Any, script: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the timer rings after the batch that opens the session, both offer the item; the second outcome meets the row of the first."""
+    monkeypatch.setattr(limits, "BATCH_RECORDS_MAX", 1)
+    driver = make("items", sets=("steps.receipt.retry={attempts: 3, base: PT5S}",))
+    script.failures["receipt", "pear"] = [ValueError("one")]
+    execution = driver.submit(BASKET)
+    driver.run()
+    requests = driver.new_requests()
+    answer(driver, *requests[:2])
+    driver.hold()
+    driver.clock.advance(6_000)
+    driver.crash()
+    driver.hold()
+    for _ in range(5):  # the session opens, then the timer rings
+        driver.step()
+    run_jobs_one_by_one(driver)
+    assert script.calls.count(("receipt", "pear")) == 3
+    assert driver.fact_names(execution).count("ContinuationCompleted") == 2
+    driver.release()
+    answer(driver, *requests[2:])
+    assert driver.status(execution) == "SUCCEEDED"
+    assert driver.dead_letters() == []
+
+
+def run_jobs_one_by_one(driver: TopologyTestDriver) -> None:
+    """Each job of the pool ends, and its result is committed, before the next one is run."""
+    for _ in range(100):
+        driver.step()
+        pool = next((pool for pool in driver.pools if pool.jobs), None)
+        if pool is not None:
+            pool.run_one()
 
 
 def test_a_suffix_that_keeps_failing_fails_the_parent_once(shop: Any, script: Any) -> None:

@@ -86,7 +86,7 @@ class CoreTask:
         self._ctx = context
         self._pipeline = context.pipeline
         self.tally = Tally(context.metrics)
-        self.rows = PartitionRows(context.stores, partition)
+        self.rows = PartitionRows(context.stores, partition, context.make_overlay)
         self._batch = self.rows.batch
         self.agenda = Agenda(self, context.pool)
         self.intake = Intake(context, self.rows, self.agenda, partition)
@@ -243,7 +243,10 @@ class CoreTask:
             elif isinstance(event, ItemsContinued):
                 tried = event.session.attempts
                 known = [
-                    (outcome.item_index in tried, item_key(outcome.unit_id, outcome.item_index))
+                    (
+                        outcome.attempt > 1 or outcome.item_index in tried,
+                        item_key(outcome.unit_id, outcome.item_index),
+                    )
                     for outcome in event.outcomes
                 ]
                 keys += [key for was_tried, key in known if was_tried]
