@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Literal
 
+from schemas import limits
 from schemas.errors import LogUnavailable, OffsetOutOfRange
-from schemas.limits import RESTORE_RECORDS
 from state.tables.store import ChangelogPosition, Store
 from streams.clock import Clock
 from streams.log.seam import Log, PartitionReader, Record, TopicPartition
@@ -166,7 +166,7 @@ class Restore:
         """Apply one chunk; True when there may be more right now."""
         records: list[Record] = []
         if self._reader is not None:
-            records = self._reader.poll(RESTORE_RECORDS, _POLL_S)
+            records = self._reader.poll(limits.RESTORE_RECORDS, _POLL_S)
             moved = {at: self._reader.position(at) for at in self._begin if self._begin[at] < self._end[at]}
             touched = {record.topic for record in records}
             self._position.update(moved)

@@ -63,7 +63,8 @@ def _report(coverage: Coverage, breaches: Counter[str]) -> None:
         for role in ROLES:
             by_step = ", ".join(f"{step}: {counts[role, step]}" for step in range(1, STEPS + 1))
             _say(f"{title} step of {role}: {by_step}")
-    tables = {
+    tables: dict[str, Counter[str]] = {
+        "steps while paused": coverage.pauses,
         "faults": coverage.faults,
         "outcomes": coverage.outcomes,
         "shapes": coverage.shapes,

@@ -16,12 +16,14 @@ class Coverage:
     Attributes:
         kills: By role and numbered step of the commit.
         stalls: As `kills`.
+        pauses: By role: steps in which reading was paused, because enough waits to be decided.
         outcomes: How executions ended.
         shapes: Which pipelines were run.
     """
 
     kills: Counter[tuple[str, int]] = field(default_factory=Counter)
     stalls: Counter[tuple[str, int]] = field(default_factory=Counter)
+    pauses: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
     shapes: Counter[str] = field(default_factory=Counter)

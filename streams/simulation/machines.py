@@ -175,6 +175,11 @@ def transactional_id_of(loop: TransactionalLoop) -> str:
     return loop.membership.role.transactional_id
 
 
+def paused_of(loop: TransactionalLoop) -> set[TopicPartition]:
+    """Partitions that the loop does not read, because enough of them waits to be decided."""
+    return loop.owned._paused  # noqa: SLF001
+
+
 def group_of(log: MemoryLog, name: str) -> Group:
     """A consumer group as the broker knows it, which no client may ask."""
     return log._broker.group(name)  # noqa: SLF001

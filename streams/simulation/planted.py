@@ -19,6 +19,7 @@ from state import interaction
 from state.execution import ExecutionStatus
 from state.interaction import InteractionStatus
 from streams.engine.loop import TransactionalLoop
+from streams.engine.owned_tasks import OwnedTasks
 from streams.roles.core.deadlines import Deadlines
 from streams.roles.core.deciders import Deciders
 from streams.roles.core.live_window import Sessions
@@ -208,6 +209,20 @@ def _expire_over_backlog() -> list[Swap]:
     return [(Deadlines, "_is_gate_open", is_open)]
 
 
+def _never_resume() -> list[Swap]:
+    """What was paused because enough of it waited is not read again."""
+    balance = OwnedTasks.balance_pauses
+
+    def pausing(owned: OwnedTasks, consumer: Any) -> None:
+        before = set(owned._paused)  # noqa: SLF001
+        balance(owned, consumer)
+        resumed = before - owned._paused  # noqa: SLF001
+        consumer.pause(sorted(resumed))
+        owned._paused |= resumed  # noqa: SLF001
+
+    return [(OwnedTasks, "balance_pauses", pausing)]
+
+
 def _type_by_the_branch() -> list[Swap]:
     """What waits behind an await is read by the type of the branch that follows it."""
 
@@ -228,6 +243,7 @@ PLANTS: Mapping[str, Plant] = {
     "forget-an-attempt": Plant(_forget_an_attempt, Breach.ROW_NOT_NEW, "t/.* was taken to be a new row"),
     "blame-the-content": Plant(_blame_the_content, Breach.EVENT_BLAMED, "the commit of .* was refused"),
     "expire-over-backlog": Plant(_expire_over_backlog, Breach.TIMED_OUT_IN_TIME),
+    "never-resume": Plant(_never_resume, Breach.PAUSED_FOR_NOTHING),
     "type-by-the-branch": Plant(_type_by_the_branch, Breach.UNEXPECTED_ENDING, "validation error for Yes"),
 }
 

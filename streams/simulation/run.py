@@ -91,6 +91,7 @@ def _come_to_rest(world: World, watch: Watch) -> None:
             pause_ms = 100
         if quiet < 2:
             continue
+        watch.at_rest()
         if world.ledger.is_over() and _is_consumed(world):
             return
         world.advance(pause_ms)

@@ -189,6 +189,7 @@ def _submissions(pipeline: Pipeline, author: Any, rng: Random) -> tuple[dict[str
 
 
 def _bounds(rng: Random) -> dict[str, int]:
+    """Every bound of reading and of batches: small ones, that a dozen items meet, and the product's own."""
     return {
         "BATCH_RECORDS_MAX": rng.choice((1, 2, 3, 5, 2_000)),
         "SLICE_ITEMS": rng.choice((1, 2, 3, 1_000)),
@@ -196,6 +197,12 @@ def _bounds(rng: Random) -> dict[str, int]:
         "PUBLISH_CHUNK_ITEMS": rng.choice((2, 1_000)),
         "LIVE_SESSIONS_MAX": rng.choice((1, 64, 64, 64)),
         "TRANSACTION_BYTES_MAX": rng.choice((300, 2_000, 1 << 25, 1 << 25)),
+        "INBOX_BYTES_MAX": rng.choice((400, 2_000, 1 << 26, 1 << 26)),
+        "JOB_BYTES_MAX": rng.choice((1, 300, 1 << 23, 1 << 23)),
+        "READ_ROWS": rng.choice((1, 2, 64)),
+        "CHUNK_ITEMS_MAX": rng.choice((1, 3, 2_048)),
+        "RESTORE_RECORDS": rng.choice((1, 7, 5_000)),
+        "GATHER_RATE_MAX": rng.choice((1, 10_000)),
     }
 
 

@@ -28,6 +28,7 @@ class Breach(StrEnum):
     # tables
     TABLES_DIFFER = "tables-differ"
     RESTORE_DIFFERS = "restore-differs"
+    PAUSED_FOR_NOTHING = "paused-for-nothing"
     WAITS_FOR_NOTHING = "waits-for-nothing"
     NEVER_AT_REST = "never-at-rest"
     # endings

@@ -8,7 +8,7 @@ from state.interaction import InteractionStatus
 from state.keys import interaction_key
 from state.tables.overlay import WrongAssumption
 from streams.roles.core.events import OutputPublished, PublicationBroke, ResultCollected, SegmentBroke, SegmentEnded
-from streams.simulation.machines import Machine, consumer_of, is_member, task_insides
+from streams.simulation.machines import Machine, consumer_of, is_member, paused_of, task_insides
 from streams.simulation.tables import check_tables, check_waiting
 from streams.simulation.violation import Breach, Violation
 from streams.simulation.world import World
@@ -59,6 +59,17 @@ class Watch:
             world.coverage.faults["tables compared"] += 1
             check_tables(world)
             check_waiting(world)
+
+    def at_rest(self) -> None:
+        """Check, when nothing has happened for two rounds, that every loop would read what came."""
+        for machine in self._world.running():
+            assert machine.worker is not None
+            for role, loop in machine.worker.loops.items():
+                paused = paused_of(loop)
+                if paused:
+                    raise Violation(
+                        Breach.PAUSED_FOR_NOTHING, f"{machine.name} does not read {sorted(paused)} as {role}"
+                    )
 
     def before_step(self, machine: Machine, role: str, step: int) -> None:
         """Check what a loop has done and is about to do."""

@@ -19,7 +19,7 @@ from streams.log.memory.broker import CommitFault
 from streams.log.memory.log import MemoryLog
 from streams.simulation.coverage import STEPS, Coverage
 from streams.simulation.ledger import Ledger
-from streams.simulation.machines import Killed, Machine, consumer_of, group_of, transactional_id_of
+from streams.simulation.machines import Killed, Machine, consumer_of, group_of, paused_of, transactional_id_of
 from streams.simulation.outside import Outside
 from streams.simulation.scenario import Scenario
 from streams.simulation.violation import Violation
@@ -166,8 +166,12 @@ class World:
         """Step one loop; a kill inside it ends the machine."""
         assert machine.worker is not None
         self._stepping.append((machine, role))
+        loop = machine.worker.loops[role]
         try:
-            return machine.worker.loops[role].step()
+            moved = loop.step()
+            if paused_of(loop):
+                self.coverage.pauses[role] += 1
+            return moved
         except Killed:
             self.say(f"{machine.name}: killed in {role}")
             machine.kill()
