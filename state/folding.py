@@ -106,9 +106,9 @@ def fold(rows: Rows, fact: Fact) -> None:
     get, put = rows.get, rows.put
     folds = _folds_of(fact)
     keys = [key_of(fact) for key_of, _ in folds]
-    before = [get(key) for key in keys]
-    after = [evolve(record, fact) for (_, evolve), record in zip(folds, before, strict=True)]
-    for key, record in zip(keys, after, strict=True):
+    before = list(map(get, keys))
+    after = [evolve(record, fact) for (_, evolve), record in zip(folds, before)]  # noqa: B905 - as many by construction
+    for key, record in zip(keys, after):  # noqa: B905
         put(key, record)
 
 

@@ -16,8 +16,8 @@ PACKAGES = ("connectors", "schemas", "state", "streams", "topologies")
 PYTHON_FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 TOP_FOLDERS = (".ci", "bench", *PACKAGES, "docker", "docs", "requirements", "tests")
 TOP_FILES = (
-    *(".dockerignore", ".gitignore", "Makefile", "README.md", "docker-compose.yml"),
-    *("kawait.py", "pyproject.toml"),
+    *(".dockerignore", ".gitignore", "CHANGELOG.md", "LICENSE", "Makefile", "README.md", "docker-compose.yml"),
+    *("hatch_build.py", "kawait.py", "pyproject.toml"),
 )
 # The demo is an author's project: its modules are named and imported the author's way (`steps:approved`).
 AUTHORS = ROOT / "topologies" / "csv_payments"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -25,12 +24,8 @@ class SourceItem(msgspec.Struct, frozen=True, array_like=True, gc=False):
 def idempotency_key(step: AwaitStep, execution_id: str, value: Any, item_index: int | None) -> str:
     """The provider's key for one request (BEHAVIOUR F6): step id, the declared fields in order, `<null>` for an absent one."""
     parts = [step.step_id] if step.idempotency_key_fields else [execution_id, step.step_id]
-    known: dict[str, Any] = getattr(value, "__dict__", {})  # of a model; to ask it for each field takes longer
-    for field in step.idempotency_key_fields:
-        text = known.get(field)
-        if type(text) is not str and type(text) is not Decimal:  # else it prints as it does in JSON
-            text = step.input.field_text(value, field)
-        parts.append(f"{field}={text!s}")
+    fields = step.idempotency_key_fields
+    parts += [f"{field}={text}" for field, text in zip(fields, step.input.field_texts(value, fields), strict=True)]
     if item_index is not None:
         parts.append(f"item={item_index}")
     key = ":".join(parts)

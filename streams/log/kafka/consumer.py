@@ -81,14 +81,13 @@ class _Polling:
         """Messages as records; `on_end` hears of ends of partitions. An error never costs the records beside it."""
         problem: KawaitError | None = None
         records: list[Record] = []
-        add, new = records.append, tuple.__new__
+        m: Any  # its fields are set in a message without an error, whatever the stub says
         for m in messages:
             if m.error() is not None:
                 problem = self._judge(m, on_end) or problem
                 continue
             headers = m.headers() or ()
-            parts = (m.topic(), m.partition(), m.offset(), m.timestamp()[1], m.key(), m.value(), headers)
-            add(new(Record, parts))
+            records.append(Record(m.topic(), m.partition(), m.offset(), m.timestamp()[1], m.key(), m.value(), headers))
         if problem is not None and not records:
             raise problem
         self._held = problem
