@@ -35,7 +35,7 @@ def records_of(log: MemoryLog, topic: str) -> list[Record]:
 
 
 class Rows:
-    """Folded rows."""
+    """The rows that the facts so far fold to."""
 
     def __init__(self) -> None:
         self.by_key: dict[bytes, Row] = {}
@@ -50,7 +50,7 @@ class Rows:
 
 
 class Ledger:
-    """Facts so far, folded."""
+    """The committed facts of a run: what happened, and the rows they fold to."""
 
     def __init__(self, scenario: Scenario, log: MemoryLog, names: Names, say: Say) -> None:
         self.rows = Rows()
@@ -126,10 +126,10 @@ class Ledger:
             case _:
                 pass
 
-    def _count(self, what: str, which: str) -> None:
-        self.seen[what, which] += 1
-        if self.seen[what, which] > 1:
-            raise Violation(Breach.HAPPENED_TWICE, f"{which} was {what} twice")
+    def _count(self, happening: str, which: str) -> None:
+        self.seen[happening, which] += 1
+        if self.seen[happening, which] > 1:
+            raise Violation(Breach.HAPPENED_TWICE, f"{which} was {happening} twice")
 
     def _check_window(self, unit_id: str, fact: Fact) -> None:
         unit: UnitRecord | None = self.rows.get(unit_key(unit_id))
@@ -161,21 +161,21 @@ class Ledger:
     # --- asked by others ---------------------------------------------------------------------------------------------
 
     def execution(self, execution_id: str) -> ExecutionRecord | None:
-        """The execution as folded."""
-        found: ExecutionRecord | None = self.rows.get(execution_key(execution_id))
-        return found
+        """What the facts of an execution fold to."""
+        record: ExecutionRecord | None = self.rows.get(execution_key(execution_id))
+        return record
 
     def is_over(self) -> bool:
         """Whether every execution has ended."""
         return all(execution_id in self.ended for execution_id in self._scenario.submissions)
 
     def interaction(self, iid: str) -> Any:
-        """The interaction as folded."""
+        """What the facts of an interaction fold to."""
         unit_id, _, item = iid.rpartition(".")
         return self.rows.get(interaction_key(unit_id, None if item == "u" else int(item)))
 
     def open_interactions(self) -> list[str]:
-        """Dispatched, unanswered, of an open unit."""
+        """Ids of the interactions that were dispatched and have no answer yet."""
         return [iid for iid in self.dispatched if iid not in self.admitted and iid not in self.timed_out]
 
 

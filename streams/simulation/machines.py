@@ -30,7 +30,7 @@ Disk = dict[tuple[str, int], tuple[dict[bytes, bytes], "dict[str, ChangelogPosit
 
 
 class Killed(BaseException):
-    """The process ended here."""
+    """The process was killed between two steps."""
 
 
 class QuietMetrics(Metrics):
@@ -62,7 +62,7 @@ class QuietMetrics(Metrics):
 
 
 class Disks(MemoryStoreFactory):
-    """Memory stores that can be set back."""
+    """Stores in memory, which can be set back to an earlier state."""
 
     def copied(self) -> Disk:
         """What is on the disks now."""
@@ -82,7 +82,7 @@ class HeldPool(InlinePool):
     """A pool whose jobs run when the simulation says, or overstay."""
 
     def overstay(self, index: int) -> None:
-        """Give a waiting job up, as a pool does with one that has not ended within its limit; it may still run to its end."""
+        """Give a waiting job up, as a pool does with one that has not ended within its limit."""
         ticket, job = self.jobs[index]
         del self.jobs[index]
         ticket.abandoned = True
@@ -204,7 +204,7 @@ def task_insides(task: CoreTask) -> tuple[Any, Any, Any]:
 
 
 def is_idle(task: CoreTask) -> bool:
-    """Nothing of the task is queued."""
+    """Whether nothing of the task is queued or running."""
     agenda = task.agenda
     return not (
         agenda.ready

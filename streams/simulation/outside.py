@@ -40,8 +40,13 @@ class Sent(NamedTuple):
 
 
 @dataclass(slots=True)
-class Asked:
-    """One request that was seen."""
+class Question:
+    """One request that the outside party has seen.
+
+    Attributes:
+        silent: It is meant to stay without an answer, or to be answered at the last moment.
+        answers: How many were sent.
+    """
 
     request: RequestEnvelope
     payload: dict[str, Any]
@@ -51,10 +56,10 @@ class Asked:
 
 
 class Outside:
-    """Reads request topics, writes response topics."""
+    """The outside party: reads request topics, writes response topics."""
 
     def __init__(self, scenario: Scenario, log: MemoryLog, rng: Random, say: Say) -> None:
-        self.asked: dict[str, Asked] = {}
+        self.questions: dict[str, Question] = {}
         self.open: list[str] = []
         self.requests: dict[tuple[str, int], int] = {}
         self.sent: dict[Origin, Sent] = {}
@@ -93,14 +98,14 @@ class Outside:
         self.requests[seen] = self.requests.get(seen, 0) + 1
         payload = msgspec.json.decode(request.request_payload)
         silent = self._rng.random() < self._scenario.silence
-        self.asked[request.interaction_id] = Asked(request, payload, step, silent)
+        self.questions[request.interaction_id] = Question(request, payload, step, silent)
         self.open.append(request.interaction_id)
         self._say(f"outside: sees request {_short(request.interaction_id)}{' and will not answer' if silent else ''}")
 
     # --- answers -----------------------------------------------------------------------------------------------------
 
     def act(self) -> None:
-        """Something an outside party does."""
+        """Do one thing that an outside party does: answer, or make mischief."""
         self.look()
         roll = self._rng.random()
         if self._scenario.early and self._rng.random() < 0.4:
@@ -111,48 +116,55 @@ class Outside:
             return
         elif self.open:
             position = self._rng.randrange(len(self.open))
-            asked = self.asked[self.open[position]]
-            if not asked.silent:
+            question = self.questions[self.open[position]]
+            if not question.silent:
                 del self.open[position]
-                self.answer(asked)
+                self.answer(question)
 
     def next_deadline_ms(self) -> int | None:
         """The first deadline of a request that is meant to stay without an answer."""
-        waiting = [self.asked[iid].request.deadline_epoch_ms for iid in self.open if self.asked[iid].silent]
+        waiting = [self.questions[iid].request.deadline_epoch_ms for iid in self.open if self.questions[iid].silent]
         return min((at_ms for at_ms in waiting if at_ms > self._log.clock.now_ms() - 1_000), default=None)
 
     def _answer_at_the_last_moment(self) -> bool:
-        """Who has been silent may answer around the deadline."""
+        """Perhaps answer a question that was left silent until about its deadline."""
         now_ms = self._log.clock.now_ms()
         for position, iid in enumerate(self.open):
-            asked = self.asked[iid]
-            if asked.silent and abs(asked.request.deadline_epoch_ms - now_ms) <= 300 and self._rng.random() < 0.5:
+            question = self.questions[iid]
+            if question.silent and abs(question.request.deadline_epoch_ms - now_ms) <= 300 and self._rng.random() < 0.5:
                 del self.open[position]
-                self.answer(asked)
+                self.answer(question)
                 return True
         return False
 
     def answer_all(self) -> int:
-        """Answer whatever is open and not meant to stay so."""
+        """Answer every open question that is not meant to stay so; how many there were."""
         self.look()
-        due = [found for found in map(self.asked.__getitem__, self.open) if not found.silent]
-        self.open = [name for name in self.open if self.asked[name].silent]
-        for asked in due:
-            self.answer(asked)
+        due = [question for question in map(self.questions.__getitem__, self.open) if not question.silent]
+        self.open = [name for name in self.open if self.questions[name].silent]
+        for question in due:
+            self.answer(question)
         return len(due)
 
-    def answer(self, asked: Asked, *, variant: int = 0) -> None:
-        """The answer that was asked for."""
-        asked.answers += 1
-        payload = self._payload(asked.step, asked.payload, variant)
-        token = asked.request.resume_token
-        if token is not None and asked.step.strategy == "interactionId" and self._rng.random() < 0.3:
+    def answer(self, question: Question, *, variant: int = 0) -> None:
+        """Send the answer that the request asks for."""
+        question.answers += 1
+        payload = self._payload(question.step, question.payload, variant)
+        token = question.request.resume_token
+        if token is not None and question.step.strategy == "interactionId" and self._rng.random() < 0.3:
             token = None
-        self._send(asked.step, asked.request.interaction_id, payload, token, "judged", proven=True)
+        self._send(question.step, question.request.interaction_id, payload, token, "judged", proven=True)
 
-    def answer_with(self, asked: Asked, payload: Any) -> None:
-        """An answer that somebody else has chosen."""
-        self._send(asked.step, asked.request.interaction_id, payload, asked.request.resume_token, "judged", proven=True)
+    def answer_with(self, question: Question, payload: Any) -> None:
+        """Send an answer that somebody else has chosen."""
+        self._send(
+            question.step,
+            question.request.interaction_id,
+            payload,
+            question.request.resume_token,
+            "judged",
+            proven=True,
+        )
 
     def _payload(self, step: AwaitStep, request: dict[str, Any], variant: int) -> Any:
         return self._scenario.author.answer(request, projected=step.projection is not None, variant=variant)
@@ -188,18 +200,18 @@ class Outside:
         )
         self._rng.choice(kinds)()
 
-    def _some(self) -> Asked | None:
-        return self.asked[self._rng.choice(sorted(self.asked))] if self.asked else None
+    def _some(self) -> Question | None:
+        return self.questions[self._rng.choice(sorted(self.questions))] if self.questions else None
 
     def _repeat(self) -> None:
-        asked = self._some()
-        if asked is not None and not asked.silent:
-            self.answer(asked)
+        question = self._some()
+        if question is not None and not question.silent:
+            self.answer(question)
 
     def _contradict(self) -> None:
-        asked = self._some()
-        if asked is not None and not asked.silent:
-            self.answer(asked, variant=1)
+        question = self._some()
+        if question is not None and not question.silent:
+            self.answer(question, variant=1)
 
     def _garbage(self) -> None:
         step = self._rng.choice(self._pipeline.await_steps)
@@ -209,29 +221,36 @@ class Outside:
         self._write(step, value, Sent("", "dead", value, proven=False))
 
     def _forge(self) -> None:
-        asked = self._some()
-        if asked is None:
+        question = self._some()
+        if question is None:
             return
-        token = self._rng.choice(("nonsense", (asked.request.resume_token or "") + "x", ""))
-        expects = "refused" if token or asked.step.needs_token else "judged"
-        payload = self._payload(asked.step, asked.payload, 0)
-        silent = asked.silent and expects == "judged"
+        token = self._rng.choice(("nonsense", (question.request.resume_token or "") + "x", ""))
+        expects = "refused" if token or question.step.needs_token else "judged"
+        payload = self._payload(question.step, question.payload, 0)
+        silent = question.silent and expects == "judged"
         if not silent:
-            self._send(asked.step, asked.request.interaction_id, payload, token, expects, proven=expects == "judged")
+            self._send(
+                question.step, question.request.interaction_id, payload, token, expects, proven=expects == "judged"
+            )
 
     def _misshape(self) -> None:
-        asked = self._some()
-        if asked is None:
+        question = self._some()
+        if question is None:
             return
         payload: Any = {"kind": "maybe"}
-        if asked.step.projection is not None and self._rng.random() < 0.5:
+        if question.step.projection is not None and self._rng.random() < 0.5:
             payload = {"good": True, "value": self._scenario.author.REFUSED}
         self._send(
-            asked.step, asked.request.interaction_id, payload, asked.request.resume_token, "refused", proven=False
+            question.step,
+            question.request.interaction_id,
+            payload,
+            question.request.resume_token,
+            "refused",
+            proven=False,
         )
 
     def _foretell(self) -> None:
-        """An answer before its request: ids are derivable."""
+        """Send an answer before its request was made: its interaction id can be derived."""
         step = self._rng.choice(self._pipeline.await_steps)
         execution = self._rng.choice(sorted(self._scenario.submissions))
         items = msgspec.json.decode(self._scenario.submissions[execution].input)["items"]
@@ -243,7 +262,7 @@ class Outside:
             "index": index or 0,
             "count": len(items),
         }
-        if iid in self.asked and self.asked[iid].silent:
+        if iid in self.questions and self.questions[iid].silent:
             return
         payload = self._payload(step, request, self._rng.choice((0, 0, 1)))
         if step.projection is not None and self._rng.random() < 0.3:

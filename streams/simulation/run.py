@@ -54,8 +54,8 @@ def simulate(seed: int, *, project: Path = PROJECT, say: Callable[[str], None] |
             world = World(scenario, say or without_trace)
             try:
                 play(world, Watch(world, logs))
-            except Violation as found:
-                raise Failed(seed, found.breach, f"{found}\n    {scenario.describe()}") from found
+            except Violation as violation:
+                raise Failed(seed, violation.breach, f"{violation}\n    {scenario.describe()}") from violation
             except Exception as error:
                 where = "".join(traceback.format_tb(error.__traceback__)[-3:])
                 why = f"a worker raised {type(error).__name__}: {error}\n    {scenario.describe()}\n{where}"
@@ -66,7 +66,7 @@ def simulate(seed: int, *, project: Path = PROJECT, say: Callable[[str], None] |
 
 
 def play(world: World, watch: Watch) -> None:
-    """Trouble, peace, verdict."""
+    """Make trouble, then peace, then ask for the verdict."""
     world.begin()
     for _ in range(world.scenario.steps):
         world.move()
@@ -123,7 +123,7 @@ def _is_partition_consumed(world: World, role: str, at: TopicPartition) -> bool:
 
 
 def _describe_open(world: World) -> str:
-    """What has not ended."""
+    """The executions that have not ended, in words."""
     lines = [f"consumed: {_is_consumed(world)}"]
     for execution_id in world.scenario.submissions:
         if execution_id in world.ledger.ended:
@@ -140,7 +140,7 @@ def _describe_open(world: World) -> str:
 
 @contextmanager
 def quiet_logs() -> Iterator[list[dict[str, Any]]]:
-    """Take what workers log in place of printing it."""
+    """Collect what workers log, in place of printing it."""
     before, was_configured = structlog.get_config(), structlog.is_configured()
     taken: list[dict[str, Any]] = []
 

@@ -43,7 +43,7 @@ class Scenario:
         steps: Moves of the part of the run in which things go wrong.
         silence: Part of the requests that are never answered.
         jumps: The wall clock may be set, in both directions.
-        early: The outside party likes to answer before it is asked.
+        early: The outside party likes to answer before its request was sent.
         stalls: Jobs may overstay their limit.
         bounds: `schemas.limits` as they are in this run: small, so that a dozen items meet them.
     """
@@ -71,7 +71,7 @@ class Scenario:
         return any(step.live for step in self.pipeline.await_steps)
 
     def describe(self) -> str:
-        """One line for a trace."""
+        """The scenario in one line, for a trace."""
         pipeline = self.pipeline
         step = pipeline.await_steps[-1]
         counts = [len(msgspec.json.decode(command.input)["items"]) for command in self.submissions.values()]
@@ -90,16 +90,16 @@ def shapes(project: Path) -> tuple[Pipeline, ...]:
     Raises:
         UsageError: There is none.
     """
-    found = tuple(load_pipeline(path, environ=_ENVIRON) for path in sorted(project.glob("*.yaml")))
-    if not found:
+    pipelines = tuple(load_pipeline(path, environ=_ENVIRON) for path in sorted(project.glob("*.yaml")))
+    if not pipelines:
         raise UsageError(
             f"{project} holds no pipeline to simulate; name the folder with --project (in a checkout: tests/simulation/project)"
         )
-    return found
+    return pipelines
 
 
 def author_of(pipeline: Pipeline) -> Any:
-    """The author's module."""
+    """The module of the functions that a pipeline names."""
     module = next((step.input.arms[0].__module__ for step in pipeline.steps), "")
     return sys.modules[module]
 

@@ -105,7 +105,7 @@ def _check_lines(world: World, execution_id: str, outcome: Outcome) -> None:
     if Counter(outcome.lines) - stored:
         raise Violation(
             Breach.WRONG_PUBLICATION,
-            f"{execution_id} ({outcome.status}) wrote {outcome.lines}, its items made {stored}",
+            f"{execution_id} ({outcome.status}) wrote {outcome.lines}, the outputs of its items are {stored}",
         )
 
 
@@ -182,5 +182,5 @@ class _Undisturbed:
             admitted = self._answers.admitted.get(iid)
             if admitted is not None and iid not in self._answers.timed_out:
                 value = msgspec.json.decode(admitted.completion if admitted.answer is None else admitted.answer)
-                self._outside.answer_with(self._outside.asked[iid], value)
+                self._outside.answer_with(self._outside.questions[iid], value)
         return bool(open_)

@@ -22,7 +22,7 @@ from streams.simulation.world import World
 
 
 def check(world: World) -> None:
-    """Everything, at the end."""
+    """Check everything that must hold at the end of a run."""
     world.ledger.follow()
     check_tables(world)
     check_restore(world)
@@ -158,17 +158,19 @@ def check_answers(world: World) -> None:
 
 
 def _stored_at(world: World) -> dict[tuple[str, int, int], int]:
-    """When each answer reached `completions`."""
-    found: dict[tuple[str, int, int], int] = {}
+    """When each answer reached the topic `completions`, by where it came in."""
+    stored_at: dict[tuple[str, int, int], int] = {}
     for record in records_of(world.log, world.names.completions):
         completion = codec.decode(record.value)
         if isinstance(completion, ProviderCompletion):
-            found[completion.origin_topic, completion.origin_partition, completion.origin_offset] = record.timestamp_ms
-    return found
+            stored_at[completion.origin_topic, completion.origin_partition, completion.origin_offset] = (
+                record.timestamp_ms
+            )
+    return stored_at
 
 
 def _is_taken(world: World, sent: Sent) -> bool:
-    """Admitted, the same as what was admitted, or held."""
+    """Whether an answer was admitted, is the same as what was admitted, or is held."""
     ledger = world.ledger
     known = [held.answer for held in ledger.held.get(sent.interaction_id, ())]
     admitted = ledger.admitted.get(sent.interaction_id)
@@ -209,8 +211,8 @@ def _check_on_time(world: World, sent: Sent, stored_at_ms: int | None, refused: 
 def check_items(world: World) -> None:
     """What is stored for an item is what its suffix makes of its completion, and of nothing else."""
     author, pipeline = world.scenario.author, world.scenario.pipeline
-    for what, iid in list(world.ledger.seen):
-        if what != "continued":
+    for happening, iid in list(world.ledger.seen):
+        if happening != "continued":
             continue
         unit_id, _, index = iid.rpartition(".")
         item: ItemRecord = world.ledger.rows.get(item_key(unit_id, int(index)))

@@ -17,7 +17,7 @@ SUSPICIOUS = {
     "a batch could not be decided": Breach.BATCH_NOT_DECIDED,
     "an event cannot be committed": Breach.EVENT_BLAMED,
 }
-"""What a worker logs when its own code is wrong: how the line before_each, and what that means here, where no record is too large."""
+"""What a worker logs when its own code is wrong: the start of a line, and the breach that it shows."""
 
 WORK_ENDS = (SegmentEnded, SegmentBroke, OutputPublished, PublicationBroke, ResultCollected)
 """Events that end the local work of an execution."""
@@ -50,8 +50,8 @@ class Watch:
     def after_move(self) -> None:
         """Check facts and logs, and now and then the tables."""
         world = self._world
-        if world.found is not None:
-            raise world.found
+        if world.violation is not None:
+            raise world.violation
         if not world.is_broker_away:
             world.ledger.follow()
         self._read_logs()
@@ -92,7 +92,7 @@ class Watch:
         self._logs_read = len(self._logs)
 
     def _check_owner(self, machine: Machine, role: str, step: int) -> None:
-        """Who does not own its partitions any more when it sends their positions never commits."""
+        """A loop that sends positions of partitions which it does not own any more never commits."""
         assert machine.worker is not None
         loop = machine, role
         if step == SENT:
@@ -123,7 +123,7 @@ class Watch:
                         )
 
     def _is_answered(self, key: bytes) -> bool:
-        """Whether the facts say so, those that the ledger has not read yet included."""
+        """Whether the facts say that an interaction is answered; facts that the ledger has not read yet are read first."""
         ledger = self._world.ledger
         row = ledger.rows.get(key)
         if row is None or row.status is InteractionStatus.PENDING:

@@ -37,7 +37,7 @@ class World:
 
     Attributes:
         before_step: Called before each numbered step of a commit, with the machine, the role and the step. What it raises ends the run.
-        found: What `before_step` raised.
+        violation: What `before_step` raised.
     """
 
     def __init__(self, scenario: Scenario, say: Callable[[str], None]) -> None:
@@ -63,7 +63,7 @@ class World:
         self.cancelled: set[str] = set()
         self.clock_was_set = False
         self.before_step: Callable[[Machine, str, int], None] = lambda _machine, _role, _step: None
-        self.found: Violation | None = None
+        self.violation: Violation | None = None
         self._armed: dict[str, tuple[int, str]] = {}
         self._stepping: list[tuple[Machine, str]] = []
         self._away_for = 0
@@ -138,7 +138,7 @@ class World:
         return [move for move, _ in moves], [weight for _, weight in moves]
 
     def move(self) -> None:
-        """One move, drawn."""
+        """Make one move, drawn by weight."""
         moves, weights = self._moves
         self.rng.choices(moves, weights)[0]()
         if self._away_for > 0:
@@ -148,7 +148,7 @@ class World:
                 self.log.set_available(available=True)
 
     def step_some(self) -> None:
-        """Step one loop."""
+        """Step one loop of one machine, core loops more often than others."""
         running = self.running()
         if running:
             self.step(self.rng.choice(running), self.rng.choice(_ROLES))
@@ -191,7 +191,7 @@ class World:
             pool.run_one(self.rng.randrange(len(pool.jobs)))
 
     def overstay(self) -> None:
-        """A job overstays its limit."""
+        """Give a job up that overstays its limit."""
         pools = [pool for machine in self.machines for pool in machine.pools if pool.jobs]
         if pools and not self._is_peace:
             pool = self.rng.choice(pools)
@@ -200,7 +200,7 @@ class World:
             pool.overstay(self.rng.randrange(len(pool.jobs)))
 
     def hear_outside(self) -> None:
-        """The outside party does something."""
+        """Let the outside party do something."""
         if self._away_for == 0:
             self.outside.act()
 
@@ -226,7 +226,7 @@ class World:
         self.doors.send(self.names.commands, command, key=execution_id.encode(), partition=partition, timeout_s=1)
 
     def pass_time(self) -> None:
-        """Let some time pass; seldom enough to meet a deadline, but when there is one, to just about there."""
+        """Let some time pass: a little, or now and then as much as brings the clock to about the next deadline."""
         deadline_ms = self.outside.next_deadline_ms()
         if deadline_ms is not None and self.rng.random() < 0.15:
             self.advance(max(deadline_ms + self.rng.choice((-200, -1, 0, 1, 200)) - self.clock.now_ms(), 1))
@@ -240,7 +240,7 @@ class World:
         self.clock.advance(by_ms)
 
     def jump(self) -> None:
-        """Somebody sets the wall clock."""
+        """Set the wall clock, forwards or back."""
         by_ms = self.rng.choice((-90_000, -5_000, -300, 300, 5_000, 90_000))
         self.clock_was_set = True
         self.coverage.faults["clock jump"] += 1
@@ -250,28 +250,28 @@ class World:
     # --- trouble -----------------------------------------------------------------------------------------------------
 
     def at(self, machine: Machine, step: int) -> None:
-        """Before each numbered step of a commit."""
+        """Called before each numbered step of a commit: look at it, then make the trouble that is armed for it."""
         role = self._stepping[-1][1]
         try:
             self.before_step(machine, role, step)
-        except Violation as found:  # the loop would take it for an event that cannot be decided
-            self.found = found
-            raise Killed from found
+        except Violation as violation:  # the loop would take it for an event that cannot be decided
+            self.violation = violation
+            raise Killed from violation
         if role not in self._armed or self._armed[role][0] != step:
             return
-        _, what = self._armed.pop(role)
-        self.say(f"{machine.name}: {what} before step {step} of {role}")
-        if what == "kill":
+        _, trouble = self._armed.pop(role)
+        self.say(f"{machine.name}: {trouble} before step {step} of {role}")
+        if trouble == "kill":
             self.coverage.kills[role, step] += 1
             raise Killed
-        if what == "break":
+        if trouble == "break":
             self.coverage.faults["broken after the commit"] += 1
             raise RuntimeError("broken by the simulation")
         self.coverage.stalls[role, step] += 1
         self._stall_in_commit(machine, role)
 
     def _stall_in_commit(self, machine: Machine, role: str) -> None:
-        """The world goes on while one loop stands in the middle of its commit."""
+        """Let the world go on while one loop stands in the middle of its commit."""
         loop = machine.worker.loops[role] if machine.worker else None
         consumer = consumer_of(loop) if loop else None
         if consumer is not None and self.rng.random() < 0.7:
@@ -295,18 +295,18 @@ class World:
         self.say(f"{machine.name}: goes on")
 
     def arm_kill(self) -> None:
-        """The next loop of a role that comes to a step is killed there; seldom it only raises, once the batch is committed."""
+        """Arm a kill of the next loop of a role that comes to a step; seldom only an error, once the batch is committed."""
         if self.rng.random() < 0.1:
             self._armed[self.rng.choice(("core", "ingress"))] = self.rng.choice((6, 7)), "break"
         else:
             self._arm("kill")
 
     def arm_stall(self) -> None:
-        """The next loop of a role that comes to a step stands still there for a while."""
+        """Arm a stall: the next loop of a role that comes to a step stands still there for a while."""
         self._arm("stall")
 
-    def _arm(self, what: str) -> None:
-        self._armed[self.rng.choice(("core", "core", "ingress", "continuation"))] = self.rng.randint(1, STEPS), what
+    def _arm(self, trouble: str) -> None:
+        self._armed[self.rng.choice(("core", "core", "ingress", "continuation"))] = self.rng.randint(1, STEPS), trouble
 
     def start_machine(self) -> None:
         """Start a machine that is down, or wake one that is stalled."""
@@ -326,7 +326,7 @@ class World:
         machine.start(self.at)
 
     def _bury(self, machine: Machine) -> None:
-        """The session and the transactions of a dead process end."""
+        """End the session and the transactions of a dead process."""
         for loop in [loop for worker in machine.dead for loop in worker.loops.values()]:
             consumer = consumer_of(loop)
             if consumer is not None:
@@ -335,7 +335,7 @@ class World:
         machine.dead = []
 
     def fail_commit(self) -> None:
-        """The next commit goes wrong."""
+        """Let the next commit go wrong."""
         faults: tuple[CommitFault, ...] = ("abort", "before", "after", "after")
         fault = self.rng.choice(faults)
         self.say(f"broker: the next commit fails ({fault})")
@@ -343,7 +343,7 @@ class World:
         self.log.fail_next_commit(fault)
 
     def expire_transaction(self) -> None:
-        """A dead machine's session and transactions end at last."""
+        """Let the session and the transactions of a dead machine end at last."""
         dead = [machine for machine in self.machines if machine.dead and machine.worker is None]
         if dead:
             machine = self.rng.choice(dead)
@@ -351,7 +351,7 @@ class World:
             self._bury(machine)
 
     def go_away(self) -> None:
-        """The broker goes away for a while."""
+        """Take the broker away for a while."""
         if self._away_for == 0 and not self._stepping:
             self._away_for = self.rng.randint(1, 8)
             self.say(f"broker: away for {self._away_for} moves")
@@ -359,12 +359,12 @@ class World:
             self.log.set_available(available=False)
 
     def compact(self) -> None:
-        """The changelogs are compacted."""
+        """Compact the changelogs."""
         self.coverage.faults["compaction"] += 1
         self.log.compact()
 
     def trim(self) -> None:
-        """Retention removes what was consumed."""
+        """Remove what was consumed, as retention does."""
         if self._away_for > 0:
             return
         self.coverage.faults["retention"] += 1
@@ -389,7 +389,7 @@ class World:
             machine.kill()
 
     def stall_machine(self) -> None:
-        """A machine is not scheduled any more; its sessions end."""
+        """Stall a machine: it is not stepped any more, and its sessions end."""
         running = self.running()
         if len(running) < 2:
             return
@@ -406,7 +406,7 @@ class World:
                 self.log.expire_transaction(transactional_id_of(loop))
 
     def usurp(self) -> None:
-        """A second process takes a machine's name; the first one learns of it when it is stepped."""
+        """Start a second process under a machine's name; the first one learns of it when it is stepped."""
         running = self.running()
         if not running or not self.scenario.static or len(self.machines) > 4 or self._away_for > 0:
             return
@@ -420,11 +420,11 @@ class World:
     # --- peace -------------------------------------------------------------------------------------------------------
 
     def make_peace(self) -> None:
-        """Nothing goes wrong from now on, but for a kill of each role that was armed and has not met its step."""
+        """Let nothing go wrong from now on, but for the kills that are armed and have not met their step."""
         self.say("--- peace ---")
         self._is_peace = True
         self._away_for = 0
-        self._armed = {role: (step, what) for role, (step, what) in self._armed.items() if what == "kill"}
+        self._armed = {role: armed for role, armed in self._armed.items() if armed[1] == "kill"}
         self.log.set_available(available=True)
         while self.unsubmitted:
             self.submit()
@@ -437,7 +437,7 @@ class World:
             self.machines[0].start(self.at)
 
     def round(self) -> bool:
-        """One step of every loop, every job, every answer."""
+        """Step every loop, run every job, give every answer; True when anything happened."""
         moved = False
         for machine in self.machines:
             if machine.worker is None:
