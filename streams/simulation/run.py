@@ -20,7 +20,7 @@ import shutil
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,16 +32,16 @@ from streams.log.seam import TopicPartition
 from streams.simulation import verdict
 from streams.simulation.coverage import Coverage
 from streams.simulation.machines import group_of, partition_of
-from streams.simulation.scenario import PROJECT, bounded, draw
+from streams.simulation.scenario import PROJECT, Say, bounded, draw, without_trace
 from streams.simulation.violation import Breach, Failed, Violation
 from streams.simulation.watch import Watch
-from streams.simulation.world import World, without_trace
+from streams.simulation.world import World
 
 ROUNDS_MAX = 3_000
 """Rounds of peace after which a run that has not come to rest never will."""
 
 
-def simulate(seed: int, *, project: Path = PROJECT, say: Callable[[str], None] | None = None) -> Coverage:
+def simulate(seed: int, *, project: Path = PROJECT, say: Say | None = None) -> Coverage:
     """Play one seed.
 
     Raises:

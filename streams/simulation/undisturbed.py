@@ -20,7 +20,7 @@ from streams.log.memory.log import MemoryLog
 from streams.simulation.ledger import Ledger, records_of
 from streams.simulation.machines import QuietMetrics
 from streams.simulation.outside import Outside
-from streams.simulation.scenario import OUTPUT_TOPIC, Scenario
+from streams.simulation.scenario import OUTPUT_TOPIC, Scenario, without_trace
 from streams.simulation.violation import Breach, Violation
 from streams.simulation.world import World
 from streams.testing.inline_pool import InlinePool
@@ -144,8 +144,8 @@ class _Undisturbed:
             make_pool=lambda: InlinePool(self.clock),
             make_overlay=CheckedOverlay,
         ).build()
-        self.ledger = Ledger(scenario, self.log, Names.of(pipeline.app), lambda _text: None)
-        self._outside = Outside(scenario, self.log, Random(1), lambda _text: None)  # noqa: S311 - not used for anything secret
+        self.ledger = Ledger(scenario, self.log, Names.of(pipeline.app), without_trace)
+        self._outside = Outside(scenario, self.log, Random(1), without_trace)  # noqa: S311 - not used for anything secret
 
     def outcomes(self) -> _Outcomes:
         """What its executions left behind."""

@@ -21,15 +21,11 @@ from streams.simulation.coverage import STEPS, Coverage
 from streams.simulation.ledger import Ledger
 from streams.simulation.machines import Killed, Machine, consumer_of, group_of, paused_of, transactional_id_of
 from streams.simulation.outside import Outside
-from streams.simulation.scenario import Scenario
+from streams.simulation.scenario import Say, Scenario, without_trace
 from streams.simulation.violation import Violation
 from streams.worker.topics import ensure_topics, verify_topics
 
 _ROLES = ("core", "core", "core", "ingress", "continuation")
-
-
-def without_trace(_text: str) -> None:
-    """Nobody reads the moves of a run."""
 
 
 class World:
@@ -40,7 +36,7 @@ class World:
         violation: What `before_step` raised.
     """
 
-    def __init__(self, scenario: Scenario, say: Callable[[str], None]) -> None:
+    def __init__(self, scenario: Scenario, say: Say) -> None:
         self.scenario = scenario
         self.rng = Random(scenario.seed ^ 0x5EED)  # noqa: S311 - a simulation is no secret
         self.clock = ManualClock()
@@ -128,13 +124,10 @@ class World:
             (self.close_machine, 1),
             (self.stall_machine, 2 if self.scenario.machines > 1 else 0),
             (self.usurp, 1),
+            (self.jump, 4 if self.scenario.jumps else 0),
+            (self.overstay, 3 if self.scenario.stalls else 0),
+            (self.cancel, 2 if self.scenario.cancels else 0),
         ]
-        if self.scenario.jumps:
-            moves.append((self.jump, 4))
-        if self.scenario.stalls:
-            moves.append((self.overstay, 3))
-        if self.scenario.cancels:
-            moves.append((self.cancel, 2))
         return [move for move, _ in moves], [weight for _, weight in moves]
 
     def move(self) -> None:
@@ -432,8 +425,7 @@ class World:
             machine.is_stalled = False
             if machine.worker is None:
                 self._bury(machine)
-        names = {machine.name for machine in self.machines if machine.worker is not None}
-        if not names:
+        if all(machine.worker is None for machine in self.machines):
             self.machines[0].start(self.at)
 
     def round(self) -> bool:
