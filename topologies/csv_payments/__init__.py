@@ -1,1 +1,1 @@
-"""The csv-payments demo: an author's pipeline project with its mock payment provider."""
+"""The pipeline of the demo: an author's project, as a stranger would write it."""
