@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from schemas import codec
 from schemas.envelopes import CancelCommand
 from schemas.errors import InstanceFenced
-from schemas.identity import home_partition
 from schemas.names import Names
 from streams.clock import ManualClock
 from streams.doors.submissions import send
@@ -221,9 +219,7 @@ class World:
         execution_id = self.rng.choice(sorted(self.scenario.submissions))
         self.cancelled.add(execution_id)
         self.say(f"door: cancels {execution_id}")
-        partition = home_partition(execution_id, self.scenario.pipeline.partitions)
-        command = codec.encode(CancelCommand(execution_id, "no longer wanted"))
-        self.doors.send(self.names.commands, command, key=execution_id.encode(), partition=partition, timeout_s=1)
+        send(self.scenario.pipeline, self.doors, CancelCommand(execution_id, "no longer wanted"), timeout_s=1)
 
     def pass_time(self) -> None:
         """Let some time pass: a little, or now and then as much as brings the clock to about the next deadline."""
