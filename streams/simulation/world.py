@@ -15,15 +15,13 @@ from streams.clock import ManualClock
 from streams.doors.submissions import send
 from streams.log.memory.broker import CommitFault
 from streams.log.memory.log import MemoryLog
-from streams.simulation.coverage import STEPS, Coverage
+from streams.simulation.coverage import ROLES_BY_WEIGHT, STEPS, Coverage
 from streams.simulation.ledger import Ledger
 from streams.simulation.machines import Killed, Machine, consumer_of, group_of, paused_of, transactional_id_of
 from streams.simulation.outside import Outside
 from streams.simulation.scenario import Scenario
 from streams.simulation.violation import Violation
 from streams.worker.topics import ensure_topics, verify_topics
-
-_ROLES = ("core", "core", "core", "ingress", "continuation")
 
 
 def without_trace(_text: str) -> None:
@@ -149,7 +147,7 @@ class World:
         """Step one loop of one machine, core loops more often than others."""
         running = self.running()
         if running:
-            self.step(self.rng.choice(running), self.rng.choice(_ROLES))
+            self.step(self.rng.choice(running), self.rng.choice(ROLES_BY_WEIGHT))
 
     def step_all(self) -> None:
         """Step every loop of one machine."""
@@ -282,7 +280,7 @@ class World:
             running = self.running()
             if running and self.rng.random() < 0.75:
                 other = self.rng.choice(running)
-                self.step(other, role if self.rng.random() < 0.7 else self.rng.choice(_ROLES))
+                self.step(other, role if self.rng.random() < 0.7 else self.rng.choice(ROLES_BY_WEIGHT))
                 for pool in other.pools:
                     if pool.jobs:
                         pool.run_one(0)
