@@ -1,1 +1,1 @@
-"""Outside parties: the adapters that carry requests, answers and files, behind two small protocols."""
+"""Outside parties: how each is spoken to."""

@@ -1,1 +1,1 @@
-"""Nouns that cross a boundary: ids, facts, envelopes, topics, Avro and errors; imports nothing of ours."""
+"""Nouns that cross a boundary: ids, names, facts, envelopes, topics, Avro, limits and errors; imports nothing of ours."""

@@ -1,1 +1,1 @@
-"""The running thing: task loop, commit, live window, fallback, worker and command line."""
+"""The running thing: log, engine, roles, the author's process, doors, worker, command line, test driver and simulator."""

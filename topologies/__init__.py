@@ -1,1 +1,1 @@
-"""What follows: pure decisions, one module a concern, and the pipeline model."""
+"""What follows: the pipeline model, from pipeline.yaml to it, and the pure decisions, one module a concern."""

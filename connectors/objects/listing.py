@@ -93,7 +93,7 @@ class HashCache:
 
 
 class FilesystemSource:
-    """The objects of a folder; a `connectors.connector.Ingress` of `ObjectIdentity`."""
+    """The objects of a folder."""
 
     def __init__(
         self, location: str | Path, include: Sequence[str] = ("*",), *, settle_ms: int = SETTLE_DEFAULT_MS

@@ -1,1 +1,1 @@
-"""The seeded simulator: one integer is one whole run of an application with everything going wrong (DESIGN 10)."""
+"""The seeded simulator: one integer is one whole run of an application with everything going wrong."""

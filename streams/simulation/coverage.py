@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+ROLES_BY_WEIGHT = ("core", "core", "core", "ingress", "continuation")
+"""Roles as often as something happens to them."""
+
 STEPS = 7
 """Numbered steps of a commit (`streams.engine.loop`)."""
 

@@ -8,24 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from schemas import codec
 from schemas.envelopes import CancelCommand
 from schemas.errors import InstanceFenced
-from schemas.identity import home_partition
 from schemas.names import Names
 from streams.clock import ManualClock
 from streams.doors.submissions import send
 from streams.log.memory.broker import CommitFault
 from streams.log.memory.log import MemoryLog
-from streams.simulation.coverage import STEPS, Coverage
+from streams.simulation.coverage import ROLES_BY_WEIGHT, STEPS, Coverage
 from streams.simulation.ledger import Ledger
 from streams.simulation.machines import Killed, Machine, consumer_of, group_of, paused_of, transactional_id_of
 from streams.simulation.outside import Outside
 from streams.simulation.scenario import Say, Scenario, without_trace
 from streams.simulation.violation import Violation
 from streams.worker.topics import ensure_topics, verify_topics
-
-_ROLES = ("core", "core", "core", "ingress", "continuation")
 
 
 class World:
@@ -144,7 +140,7 @@ class World:
         """Step one loop of one machine, core loops more often than others."""
         running = self.running()
         if running:
-            self.step(self.rng.choice(running), self.rng.choice(_ROLES))
+            self.step(self.rng.choice(running), self.rng.choice(ROLES_BY_WEIGHT))
 
     def step_all(self) -> None:
         """Step every loop of one machine."""
@@ -214,9 +210,7 @@ class World:
         execution_id = self.rng.choice(sorted(self.scenario.submissions))
         self.cancelled.add(execution_id)
         self.say(f"door: cancels {execution_id}")
-        partition = home_partition(execution_id, self.scenario.pipeline.partitions)
-        command = codec.encode(CancelCommand(execution_id, "no longer wanted"))
-        self.doors.send(self.names.commands, command, key=execution_id.encode(), partition=partition, timeout_s=1)
+        send(self.scenario.pipeline, self.doors, CancelCommand(execution_id, "no longer wanted"), timeout_s=1)
 
     def pass_time(self) -> None:
         """Let some time pass: a little, or now and then as much as brings the clock to about the next deadline."""
@@ -279,7 +273,7 @@ class World:
             running = self.running()
             if running and self.rng.random() < 0.75:
                 other = self.rng.choice(running)
-                self.step(other, role if self.rng.random() < 0.7 else self.rng.choice(_ROLES))
+                self.step(other, role if self.rng.random() < 0.7 else self.rng.choice(ROLES_BY_WEIGHT))
                 for pool in other.pools:
                     if pool.jobs:
                         pool.run_one(0)

@@ -1,1 +1,1 @@
-"""What a process says about itself: metrics, logs, traces, and the port that shows them."""
+"""What a process says about itself: metrics, logs, and the port that shows them."""

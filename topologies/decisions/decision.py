@@ -1,4 +1,4 @@
-"""Decisions: what to do, in the imperative, returned by the core and performed by one table (`streams.roles.core.task.CoreTask`).
+"""Decisions: what to do, in the imperative, returned by the core. Each kind is performed by one part of `streams.roles.core.task.CoreTask`.
 
 A decision's class name is its metric label and its trace word. Order matters: a decision may rely on the facts appended before it.
 Those marked *after commit* start local work and are performed only once the transaction is committed (DESIGN 6, step 7).

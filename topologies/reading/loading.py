@@ -1,7 +1,7 @@
 """From pipeline.yaml to a `Pipeline`: read, check everything, bind the author's types and functions.
 
-Order: text -> `document` (YAML, `${ENV}`, `--set`) -> `fields` (typed reading of a map) -> `step_reading`, `transport_reading`,
-`end_reading` with `binding` (what names stand for; `authoring` imports) -> `flow` (types between steps) -> `Pipeline`.
+Order: text -> `document` (YAML, `${ENV}`, `--set`) -> `fields` (typed reading of a map) -> `steps`, `transports`, `ends`
+with `binding` (what names stand for; `modules` imports them) -> `flow` (types between steps) -> `Pipeline`.
 Nothing stops at the first problem; a value that depends on a faulty one is left alone, so that one mistake gives one message.
 """
 

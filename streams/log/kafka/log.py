@@ -1,10 +1,12 @@
 """The log seam on Apache Kafka, with confluent-kafka (DESIGN 2 and 6).
 
-kafka_settings    what every client is set to, and why
-kafka_errors      what the client's errors mean in ours
-kafka_consumer    group member and reader
-kafka_producer    transactional and plain producer
-kafka_log         this: the broker as a whole, topics and offsets
+settings        what every client is set to, and why
+connection      the way to the broker, and the user's own properties
+errors          what the client's errors mean in ours
+bounded_call    a call of the client that may never return, bounded
+consumer        group member and reader
+producer        transactional and plain producer
+log             this: the broker as a whole, topics and offsets
 """
 
 from __future__ import annotations
