@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 from csv_input import read_rows
 from domain import (
@@ -80,10 +81,15 @@ class ProjectPaymentStatus:
     ) -> ApprovedPaymentStatus | UnapprovedPaymentStatus:
         """The status of the payment; `metadata` (who answered, and when) is not needed."""
         del metadata
-        decision = completion.model_dump()
+        told: dict[str, Any] = {
+            "reference": completion.reference,
+            "message": completion.message,
+            "fee": completion.fee,
+            "statusCode": completion.statusCode,
+        }
         if isinstance(completion, ProviderApproval):
-            return ApprovedPaymentStatus(paymentRecord=request, **decision)
-        return UnapprovedPaymentStatus(paymentRecord=request, **decision)
+            return ApprovedPaymentStatus(paymentRecord=request, status=completion.status, **told)
+        return UnapprovedPaymentStatus(paymentRecord=request, status=completion.status, **told)
 
 
 def approved(status: ApprovedPaymentStatus) -> PaymentOutput:
