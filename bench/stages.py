@@ -53,7 +53,7 @@ STAGES: tuple[tuple[Any, str, Name], ...] = (
     (core.CoreTask, "changes", "core: encode rows"),
     (loop.TransactionalLoop, "_produce", "loop: produce"),
     (core.CoreTask, "apply", "core: apply rows"),
-    (core.CoreTask, "release", "core: release"),
+    (core.CoreTask, "hand_over", "core: hand over"),
     (loop.TransactionalLoop, "_take_results", "core: take results"),
     (ingress.IngressTask, "decide", "ingress: decide"),
     (memory_producer.MemoryProducer, "produce", "driver: log takes records"),

@@ -5,7 +5,7 @@ Counters only, never key sets, so that the row stays small however many items th
 
     dispatched   interactions made so far: the next item's index
     outputs      continuation completions: items whose outputs are stored
-    completed    provider completions; a release gate of the suspending path, untouched while the unit is live (DESIGN 7)
+    completed    provider completions; a gate of the suspending path, untouched while the unit is live (DESIGN 7)
     expected     gate, with dispatch_complete: set once, when dispatch is closed
     source_count no gate: the stream has ended, recovery never reads the source again
 

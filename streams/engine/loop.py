@@ -1,4 +1,4 @@
-"""The transactional batch loop: read, decide, write, commit, apply, release (DESIGN 6). Read this first.
+"""The transactional batch loop: read, decide, write, commit, apply, hand over (DESIGN 6). Read this first.
 
 One loop serves one role of one worker: one group consumer, one transactional producer, and a task for each owned partition. Everything a
 batch reads and writes happens in one Kafka transaction; memory and disk follow only once it is committed.
@@ -361,7 +361,7 @@ class TransactionalLoop:
         4. Produce changelog rows, facts, requests, continuations, replies, while the positions are on their way.
         5. Commit. An error in here means that the outcome is unknown.
         6. Apply the rows and changelog positions to the store in one write. A crash before this is healed by the changelog.
-        7. Release local work: offers to live sessions, segments, publications.
+        7. Hand over: offers to live sessions, and segments and publications to the pool.
         """
         producer = self._producer
         assert producer is not None
@@ -401,7 +401,7 @@ class TransactionalLoop:
             task.apply(changes[task], ends)
         self._at(7)
         for task in tasks:
-            task.release()
+            task.hand_over()
         return done
 
     def _decide(self, tasks: Sequence[Task], batch: Sequence[Entry]) -> tuple[Outputs, int]:

@@ -67,7 +67,7 @@ class StatelessTask:
         del rows, ends
         self.tally.commit()
 
-    def release(self) -> None:
+    def hand_over(self) -> None:
         """No local work."""
 
     def drop(self) -> None:

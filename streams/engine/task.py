@@ -125,7 +125,7 @@ class Task(Protocol):
     def apply(self, rows: Mapping[bytes, bytes | None], ends: Mapping[TopicPartition, int]) -> None:
         """The batch is committed: make its rows the state. `ends`: last changelog offsets written."""
 
-    def release(self) -> None:
+    def hand_over(self) -> None:
         """The rows are applied: start local work that the batch decided."""
 
     def drop(self) -> None:

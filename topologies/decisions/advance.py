@@ -7,8 +7,8 @@ until it says nothing more. `RunningWork` and `OpenSessions` tell it what this p
     QUEUED, RUNNING   at a run step   -> run the segment up to the next boundary; a stream into an await opens its unit and a session
                       at an await     -> open the unit, send the request, park
                       at the end      -> publish, then succeed
-                      window ran dry  -> release at the next aggregate or the end; stream ended without a session -> park
-    WAITING_EXTERNAL  answer stored   -> release; all outputs stored -> release
+                      window ran dry  -> resume at the next aggregate or the end; stream ended without a session -> park
+    WAITING_EXTERNAL  answer stored   -> resume; all outputs stored -> resume
     WAIT_RETRY        due             -> as QUEUED
 """
 
@@ -64,15 +64,15 @@ def advance(
     match execution.status:
         case ExecutionStatus.WAITING_EXTERNAL:
             assert unit is not None, "parked without a unit"
-            return _release(pipeline, execution, unit, now_ms=now_ms)
+            return _resume(pipeline, execution, unit, now_ms=now_ms)
         case ExecutionStatus.WAIT_RETRY if (execution.due_ms or 0) > now_ms:
             return []
         case _:
             return _go_on(pipeline, execution, unit, view, sessions, now_ms=now_ms)
 
 
-def _release(pipeline: Pipeline, execution: ExecutionRecord, unit: UnitRecord, *, now_ms: int) -> Decisions:
-    """Strict parent release: only when every required outcome is stored, and once (the status guards it)."""
+def _resume(pipeline: Pipeline, execution: ExecutionRecord, unit: UnitRecord, *, now_ms: int) -> Decisions:
+    """Resume a parked execution: only when every required outcome is stored, and once (the status guards it)."""
     if not unit.is_open:
         return fail(
             pipeline,
@@ -91,18 +91,18 @@ def _release(pipeline: Pipeline, execution: ExecutionRecord, unit: UnitRecord, *
         ]
     if not unit.dispatch_complete or unit.expected is None or unit.outputs < unit.expected:
         return []
-    return _release_itemised(pipeline, execution, unit, now_ms=now_ms)
+    return _resume_parent(pipeline, execution, unit, now_ms=now_ms)
 
 
-def _release_itemised(pipeline: Pipeline, execution: ExecutionRecord, unit: UnitRecord, *, now_ms: int) -> Decisions:
+def _resume_parent(pipeline: Pipeline, execution: ExecutionRecord, unit: UnitRecord, *, now_ms: int) -> Decisions:
     """Every item has its outputs: the execution goes on at the next aggregate, or at the end with the unit still open."""
     stop = pipeline.await_step(unit.step_index).suffix_stop
-    released: Decisions = [Append(_resume_at(execution, unit, stop, now_ms)), CloseSession(unit.unit_id)]
+    resumed: Decisions = [Append(_resume_at(execution, unit, stop, now_ms)), CloseSession(unit.unit_id)]
     if stop < len(pipeline.steps):
-        released.insert(
+        resumed.insert(
             0, Append(facts.BoundaryUnitClosed(execution.execution_id, now_ms, unit.unit_id, UnitStatus.COMPLETED))
         )
-    return released
+    return resumed
 
 
 def _resume_at(
@@ -162,7 +162,7 @@ def _dispatching(
 ) -> Decisions:
     """A unit whose stream is being dispatched, live or not."""
     if unit.source_count is not None and unit.outputs == unit.source_count:
-        return _release_itemised(pipeline, execution, unit, now_ms=now_ms)
+        return _resume_parent(pipeline, execution, unit, now_ms=now_ms)
     if unit.source_count is not None:
         completed = sessions.parking_count(unit) if unit.live else unit.completed
         if completed is not None:

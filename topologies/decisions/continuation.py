@@ -1,12 +1,12 @@
 """The continuation planner: what follows once answers and item outputs are stored (BEHAVIOUR 3, DESIGN 7).
 
-    after a completion     scalar        -> the parent is released by `advance`, in the same batch
+    after a completion     scalar        -> the parent is resumed by `advance`, in the same batch
                            live session  -> Offer
                            parked        -> the item's continuation, once (behind the cursor; before it, the sweep emits it)
                            otherwise     -> HoldCompletion
     after parking          sweep in slices with a cursor: one continuation for each completed item
     after an item's suffix -> its outputs are stored, or tried again, or the parent fails
-    all outputs stored     -> the parent is released once, at the next aggregate or at the end (`advance`)
+    all outputs stored     -> the parent is resumed once, at the next aggregate or at the end (`advance`)
 
 Gates (S3): dispatch of the unit is complete, the parent is parked on it, the item's completion is stored.
 """
@@ -55,7 +55,7 @@ def after_completion(
 ) -> Decisions:
     """Plan for one admitted completion; O(1) whatever the unit's size."""
     if fact.item_index is None:
-        return []  # `advance` releases the parent in the same batch
+        return []  # `advance` resumes the parent in the same batch
     if live and unit.live:
         return [Offer(unit.unit_id, fact.item_index)]
     if gates_open(execution, unit) and fact.item_index < unit.cursor:

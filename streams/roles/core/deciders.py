@@ -130,7 +130,7 @@ class Deciders:
             case CancelCommand():
                 return cancel(execution, self._unit_of(execution), reason=command.reason, now_ms=self._now())
             case _:
-                return [DeadLetterRecord("unsupported-command", "this release does not redrive executions")]
+                return [DeadLetterRecord("unsupported-command", "this version does not redrive executions")]
 
     def _on_answer(self, event: AnswerArrived, record: Record | None) -> Iterable[Decision]:
         assert record is not None

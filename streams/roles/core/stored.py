@@ -18,7 +18,7 @@ ReadItems = Callable[[int, int], list[ItemRecord]]
 
 
 class ItemNotVerified(StepError):
-    """An item's stored outcome is not what a release needs."""
+    """An item's stored outcome is not what its execution needs to go on."""
 
     code = "ITEM_NOT_VERIFIED"
     retryable = False
@@ -50,7 +50,7 @@ def item_outputs(read_items: ReadItems, count: int) -> Iterator[list[bytes]]:
             if rows:
                 yield outputs
                 continue
-        msg = f"item {index} of {count} has no stored outcome; the execution must not be released"
+        msg = f"item {index} of {count} has no stored outcome; the execution must not go on"
         raise ItemNotVerified(msg)
 
 

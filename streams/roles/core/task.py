@@ -1,6 +1,6 @@
 """The core task: one partition's executions, units, interactions and items (DESIGN 4 to 7).
 
-    records, pool results, timers -> events -> deciders -> decisions -> performed over the overlay -> committed -> released
+    records, pool results, timers -> events -> deciders -> decisions -> performed over the overlay -> committed -> handed over
 
 Theory of operation. The loop drives the task through `streams.engine.task.Task`; the task is put together from parts, each with one concern:
 
@@ -363,7 +363,7 @@ class CoreTask:
         self.deadlines.commit(changed)
         self.tally.commit()
 
-    def release(self) -> None:
+    def hand_over(self) -> None:
         """Start what the batch decided."""
         self.sessions.tell()
         self.agenda.act()
