@@ -11,8 +11,6 @@ from streams.author.errors import describe_error
 from topologies.pipeline.items import SourceItem
 from topologies.pipeline.shapes import Shape, Shaped, Unshaped
 
-# --- messages ------------------------------------------------------------------------------------------------------------------------
-
 
 class StepFailure(msgspec.Struct, frozen=True, tag=True):
     """An item's suffix failed (`streams.author.errors.describe_error`)."""
@@ -23,20 +21,20 @@ class StepFailure(msgspec.Struct, frozen=True, tag=True):
 
 
 class ProjectCall(msgspec.Struct, frozen=True, tag=True):
-    """StepCall of `Author.project`."""
+    """A call of `Author.project`."""
 
     answers: list[Unshaped]
 
 
 class RunSuffixesCall(msgspec.Struct, frozen=True, tag=True):
-    """StepCall of `Author.run_suffixes`."""
+    """A call of `Author.run_suffixes`."""
 
     await_index: int
     completions: list[bytes]
 
 
 class RunSegmentCall(msgspec.Struct, frozen=True, tag=True):
-    """StepCall of `Author.run_segment`."""
+    """A call of `Author.run_segment`."""
 
     first: int
     stop: int
@@ -45,7 +43,7 @@ class RunSegmentCall(msgspec.Struct, frozen=True, tag=True):
 
 
 class PullItemsCall(msgspec.Struct, frozen=True, tag=True):
-    """StepCall of `Items.pull`; `asked` is there the first time only."""
+    """A call of `Items.pull`; `asked` is there the first time only."""
 
     stream: int
     count: int

@@ -14,8 +14,6 @@ from streams.author.segments import _results, _validated, flow, run_steps, time_
 from topologies.pipeline.model import Pipeline
 from topologies.pipeline.steps import Cardinality, RunStep
 
-# --- suffixes ------------------------------------------------------------------------------------------------------------------------
-
 
 def suffix_limit_s(pipeline: Pipeline, await_index: int) -> float:
     """How long one item may take through the suffix of an await."""

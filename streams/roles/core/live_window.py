@@ -97,7 +97,7 @@ class Sessions:
         self._notes: list[tuple[Session, Fact]] = []
         self._offers: list[Offer] = []
 
-    # --- asked -------------------------------------------------------------------------------------------------------------------------
+    # --- what the rest of the task asks -------------------------------------------------------------------------------------------------
 
     def takes_offers(self, unit_id: str) -> bool:
         """Whether a live session feeds answers of the unit into its suffix."""
@@ -143,7 +143,7 @@ class Sessions:
         """Window slots taken."""
         return sum(session.occupancy for session in self.by_unit.values())
 
-    # --- told ---------------------------------------------------------------------------------------------------------------------------
+    # --- what a batch decides -----------------------------------------------------------------------------------------------------------
 
     def performers(self) -> dict[type, Perform]:
         """The decisions about sessions; each waits for the commit."""

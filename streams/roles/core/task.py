@@ -4,13 +4,13 @@
 
 Theory of operation. The loop drives the task through `streams.engine.task.Task`; the task is put together from parts, each with one concern:
 
-    rows        state/tables/rows.py         the rows, as the open batch sees them and as they are committed
+    rows        state/tables/rows.py               the committed rows, and the open batch over them
     agenda      streams/roles/core/agenda.py       what is decided next, what waits for the commit
     intake      streams/roles/core/intake.py       records become events, projected first where a step says so
     deadlines   streams/roles/core/deadlines.py    timers ring; a deadline never overtakes an answer
     deciders    streams/roles/core/deciders.py     the rows of an event, asked of the pure core (topologies)
-    writer      streams/roles/core/writer.py      decisions that write records
-    sessions    streams/roles/core/live_window.py     sources pulled, suffixes run
+    writer      streams/roles/core/writer.py       decisions that write records
+    sessions    streams/roles/core/live_window.py  sources pulled, suffixes run
     work        streams/roles/core/local_work.py   segments, publications, collections
     retention   streams/roles/core/retention.py    deletes what ended long ago
 
