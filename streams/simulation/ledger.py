@@ -59,6 +59,8 @@ class Ledger:
         self.held: dict[str, list[facts.BoundaryCompletionHeld]] = {}
         self.timed_out: dict[str, facts.InteractionTimedOut] = {}
         self.dispatched: dict[str, facts.BoundaryInteractionDispatched] = {}
+        self.asked_late: set[str] = set()
+        """Interactions whose held answer was refused, so that they are asked after all."""
         self.ended: dict[str, Fact] = {}
         self.seen: Counter[tuple[str, str]] = Counter()
         self._answered: Counter[str] = Counter()
@@ -85,16 +87,26 @@ class Ledger:
         if fact.execution_id in self.ended and not isinstance(fact, AFTER_THE_END):
             raise Violation(Breach.FACT_AFTER_THE_END, f"{fact} after {self.ended[fact.execution_id]}")
         self._once(fact)
+        unasked = self._unasked(fact)
         try:
             fold(self.rows, fact)
         except IllegalTransition as error:
             raise Violation(Breach.IMPOSSIBLE_TRANSITION, f"the facts do not fold: {error}") from error
+        if unasked is not None and self.interaction(unasked).requested:
+            self.asked_late.add(unasked)
         self.facts.append(fact)
         unit_id = getattr(fact, "unit_id", None)
         if isinstance(fact, ENDINGS):
             self._check_end(fact)
         elif unit_id is not None:
             self._check_window(unit_id, fact)
+
+    def _unasked(self, fact: Fact) -> str | None:
+        """The interaction of a refused answer that has not been asked yet."""
+        if not isinstance(fact, facts.CompletionRefused):
+            return None
+        row = self.rows.get(interaction_key(fact.unit_id, fact.item_index))
+        return row.interaction_id if row is not None and not row.requested else None
 
     def _once(self, fact: Fact) -> None:
         match fact:

@@ -265,7 +265,7 @@ class Outside:
         if iid in self.questions and self.questions[iid].silent:
             return
         payload = self._payload(step, request, self._rng.choice((0, 0, 1)))
-        if step.projection is not None and self._rng.random() < 0.3:
+        if step.projection is not None and self._rng.random() < 0.5:
             payload["value"] = self._scenario.author.REFUSED
         self._send(
             step,

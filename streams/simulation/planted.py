@@ -16,10 +16,12 @@ import msgspec
 from schemas import facts
 from schemas.errors import TransactionAborted
 from state import interaction
-from state.execution import ExecutionStatus
+from state.execution import ExecutionRecord, ExecutionStatus
 from state.interaction import InteractionStatus
 from streams.engine.loop import TransactionalLoop
 from streams.engine.owned_tasks import OwnedTasks
+from streams.engine.restore import Restore
+from streams.roles.core import deciders, retention
 from streams.roles.core.deadlines import Deadlines
 from streams.roles.core.deciders import Deciders
 from streams.roles.core.live_window import Sessions
@@ -27,8 +29,8 @@ from streams.roles.core.local_work import LocalWork
 from streams.roles.core.session import Session
 from streams.simulation.violation import Breach, Failed
 from streams.simulation.watch import WORK_ENDS
-from topologies.decisions import admission
-from topologies.decisions.decision import Append, Duplicate
+from topologies.decisions import admission, continuation
+from topologies.decisions.decision import Append, Decisions, Duplicate, Request
 from topologies.decisions.dispatch import dispatch_items
 from topologies.pipeline.model import Pipeline
 from topologies.pipeline.payloads import PayloadType
@@ -232,6 +234,56 @@ def _type_by_the_branch() -> list[Swap]:
     return [(Pipeline, "item_type", item_type)]
 
 
+# --- mistakes that a reader planted -----------------------------------------------------------------------------------------------------
+
+
+def _forget_the_open() -> list[Swap]:
+    """Retention deletes executions that nothing has changed for long, open ones too."""
+
+    def may_be_forgotten(execution: ExecutionRecord, *, retention_ms: int, now_ms: int) -> bool:
+        return execution.updated_at_ms < now_ms - retention_ms
+
+    return [(retention, "may_be_forgotten", may_be_forgotten)]
+
+
+def _never_ask_after_all() -> list[Swap]:
+    """A held answer is refused, and the request that it made unnecessary is not sent after all."""
+
+    def admitting(*args: Any, **kwargs: Any) -> Decisions:
+        return [decision for decision in admission.admit_held(*args, **kwargs) if not isinstance(decision, Request)]
+
+    return [(deciders, "admit_held", admitting)]
+
+
+def _sweep_past_retries() -> list[Swap]:
+    """The sweep of a parked unit takes an item whose suffix was tried before for one that is done."""
+
+    def sweeping(pipeline: Any, execution: Any, unit: Any, rows: Any, *args: Any, **kwargs: Any) -> Decisions:
+        fresh = [(interaction, item) for interaction, item in rows if item is None]
+        return continuation.sweep(pipeline, execution, unit, fresh, *args, **kwargs)
+
+    return [(deciders, "sweep", sweeping)]
+
+
+def _ignore_tombstones() -> list[Swap]:
+    """A restore puts rows, and deletes none."""
+    rows_of = Restore._rows  # noqa: SLF001
+
+    def rows(restore: Restore, records: Any) -> dict[bytes, bytes | None]:
+        return {key: value for key, value in rows_of(restore, records).items() if value is not None}
+
+    return [(Restore, "_rows", rows)]
+
+
+def _trust_an_old_store() -> list[Swap]:
+    """A store is followed from its position however old it is: deletes that were compacted away meanwhile never reach it."""
+
+    def distrust(_restore: Restore, _stored: Any, _starts: Any) -> str:
+        return ""
+
+    return [(Restore, "_distrust", distrust)]
+
+
 PLANTS: Mapping[str, Plant] = {
     "skip-offsets": Plant(_skip_offsets, Breach.ZOMBIE_COMMITTED),
     "offer-before-commit": Plant(_offer_before_commit, Breach.OFFERED_BEFORE_COMMIT),
@@ -245,6 +297,11 @@ PLANTS: Mapping[str, Plant] = {
     "expire-over-backlog": Plant(_expire_over_backlog, Breach.TIMED_OUT_IN_TIME),
     "never-resume": Plant(_never_resume, Breach.PAUSED_FOR_NOTHING),
     "type-by-the-branch": Plant(_type_by_the_branch, Breach.UNEXPECTED_ENDING, "validation error for Yes"),
+    "forget-the-open": Plant(_forget_the_open, Breach.TABLES_DIFFER, "is None, not"),
+    "never-ask-after-all": Plant(_never_ask_after_all, Breach.REQUESTS_MISCOUNTED, "has 0 request records, not 1"),
+    "sweep-past-retries": Plant(_sweep_past_retries, Breach.WAITS_FOR_NOTHING),
+    "ignore-tombstones": Plant(_ignore_tombstones, Breach.FORGOTTEN_CAME_BACK, "the restored tables"),
+    "trust-an-old-store": Plant(_trust_an_old_store, Breach.NEVER_FORGOTTEN, "onto an old disk"),
 }
 
 

@@ -28,6 +28,10 @@ from streams.worker.assembly import Assembly
 from streams.worker.topics import ensure_topics, verify_topics
 from topologies.pipeline.ends import ObjectOutput, TopicOutput
 from topologies.pipeline.model import Pipeline
+from topologies.pipeline.steps import AwaitStep
+
+TIMEOUT_MS_MAX = 60_000
+"""Nobody waits for months in an undisturbed run."""
 
 
 class Outcome(msgspec.Struct):
@@ -113,7 +117,10 @@ def _other_path(scenario: Scenario) -> Scenario:
     """The same scenario with live and suspending swapped."""
     pipeline = scenario.pipeline
     steps = tuple(
-        replace(step, live=not step.live) if step in pipeline.await_steps else step for step in pipeline.steps
+        replace(step, live=not step.live, timeout_ms=min(step.timeout_ms, TIMEOUT_MS_MAX))
+        if isinstance(step, AwaitStep)
+        else step
+        for step in pipeline.steps
     )
     output = pipeline.output
     if isinstance(output, ObjectOutput):

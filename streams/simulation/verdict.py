@@ -8,7 +8,7 @@ import msgspec
 
 from schemas import codec, facts, limits
 from schemas.envelopes import DeadLetter, ExecutionOutcome, ProviderCompletion, Refusal
-from schemas.identity import interaction_id, parse_interaction_id
+from schemas.identity import parse_interaction_id
 from state.item import ItemRecord, ItemStatus
 from state.keys import item_key, unit_key
 from state.unit import UnitRecord
@@ -102,16 +102,13 @@ def check_requests(world: World) -> None:
     """Exactly one request record for each dispatched interaction, none where a held answer made it unnecessary."""
     outside = world.outside
     outside.look()
-    refused = {
-        interaction_id(f.unit_id, f.item_index) for f in world.ledger.facts if isinstance(f, facts.CompletionRefused)
-    }
     for iid, fact in world.ledger.dispatched.items():
         sent = outside.requests.get((iid, fact.attempt), 0)
-        wanted = {1} if fact.requested else ({0, 1} if iid in refused else {0})
-        if sent not in wanted:
+        wanted = int(fact.requested or iid in world.ledger.asked_late)
+        if sent != wanted:
             raise Violation(
                 Breach.REQUESTS_MISCOUNTED,
-                f"{iid} has {sent} request records (requested {fact.requested}, refused {iid in refused})",
+                f"{iid} has {sent} request records, not {wanted} (requested {fact.requested})",
             )
         if not fact.requested and not sent and iid not in world.ledger.admitted and iid not in world.ledger.timed_out:
             unit: UnitRecord = world.ledger.rows.get(unit_key(fact.unit_id))
@@ -153,7 +150,7 @@ def check_answers(world: World) -> None:
             )
         if not refused and not _is_taken(world, sent):
             raise Violation(Breach.ANSWER_WITHOUT_OUTCOME, f"{sent} at {origin} has no outcome")
-        if sent.proven and not world.clock_was_set:
+        if sent.proven and not world.times.clock_was_set:
             _check_on_time(world, sent, stored_at.get(origin), refused)
 
 

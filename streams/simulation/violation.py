@@ -31,6 +31,9 @@ class Breach(StrEnum):
     PAUSED_FOR_NOTHING = "paused-for-nothing"
     WAITS_FOR_NOTHING = "waits-for-nothing"
     NEVER_AT_REST = "never-at-rest"
+    ROWS_LEFT_BEHIND = "rows-left-behind"
+    FORGOTTEN_CAME_BACK = "forgotten-came-back"
+    NEVER_FORGOTTEN = "never-forgotten"
     # endings
     UNEXPECTED_ENDING = "unexpected-ending"
     DEAD_LETTERS_MISCOUNTED = "dead-letters-miscounted"
