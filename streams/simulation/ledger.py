@@ -125,6 +125,8 @@ class Ledger:
                 self._count("timed out", iid)
             case facts.ContinuationCompleted():
                 self._count("continued", interaction_id(fact.unit_id, fact.item_index))
+            case facts.ContinuationSkipped():
+                self._count("skipped", interaction_id(fact.unit_id, fact.item_index))
             case facts.BoundaryInteractionDispatched():
                 iid = interaction_id(fact.unit_id, fact.item_index)
                 self.dispatched[iid] = fact
@@ -149,7 +151,7 @@ class Ledger:
             return
         window = self._scenario.pipeline.await_step(unit.step_number).window
         unanswered = unit.dispatched - self._answered[unit_id]
-        open_ = unit.dispatched - unit.outputs
+        open_ = unit.dispatched - unit.settled
         if unanswered > window:
             raise Violation(
                 Breach.WINDOW_EXCEEDED, f"{unanswered} unanswered items of unit {unit_id}, the window is {window}"
@@ -167,7 +169,7 @@ class Ledger:
                 raise Violation(Breach.UNIT_LEFT_OPEN, f"{fact} leaves unit {unit.unit_id} open")
             if unit is not None and unit.itemised and isinstance(fact, facts.RunSucceeded):
                 wanted = unit.source_count
-                if not unit.dispatched == unit.outputs == wanted:
+                if not unit.dispatched == unit.outputs == wanted or unit.failed:
                     raise Violation(Breach.ITEMS_MISSING, f"{fact.execution_id} succeeded with {unit}")
 
     # --- asked by others ---------------------------------------------------------------------------------------------

@@ -209,6 +209,8 @@ def check_items(world: World) -> None:
     """What is stored for an item is what its suffix makes of its completion, and of nothing else."""
     author, pipeline = world.scenario.author, world.scenario.pipeline
     for happening, iid in list(world.ledger.seen):
+        if happening == "skipped":
+            _check_left_out(world, iid)
         if happening != "continued":
             continue
         unit_id, _, index = iid.rpartition(".")
@@ -217,14 +219,20 @@ def check_items(world: World) -> None:
         if item.status is not ItemStatus.SUCCEEDED:
             raise Violation(Breach.WRONG_ITEM_OUTPUT, f"{item} was continued")
         if admitted is None:
-            if item.outputs or iid not in world.ledger.timed_out:
-                raise Violation(Breach.WRONG_ITEM_OUTPUT, f"{item} was never answered")
-            continue
+            raise Violation(Breach.WRONG_ITEM_OUTPUT, f"{item} was never answered")
         author.calls.clear()
         author.calls.update({("suffix", *_place(admitted.completion)): author.ALWAYS})
         wanted = Suffix(pipeline, int(unit_id.rsplit(".", 1)[1])).run(admitted.completion)
         if item.outputs != wanted:
             raise Violation(Breach.WRONG_ITEM_OUTPUT, f"{item} should hold {wanted}")
+
+
+def _check_left_out(world: World, iid: str) -> None:
+    """Only what expired is left out here, and nothing is stored for it."""
+    unit_id, _, index = iid.rpartition(".")
+    item: ItemRecord = world.ledger.rows.get(item_key(unit_id, int(index)))
+    if item.status is not ItemStatus.SKIPPED or item.outputs or iid not in world.ledger.timed_out:
+        raise Violation(Breach.WRONG_ITEM_OUTPUT, f"{item} was left out")
 
 
 def _place(completion: bytes) -> tuple[str, int]:

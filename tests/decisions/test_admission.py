@@ -191,8 +191,9 @@ def test_an_answer_that_came_in_time_is_admitted_however_late_we_are() -> None:
 
 def test_a_refusal_names_the_step_for_its_owner() -> None:
     pipeline = scalar()
-    given(pipeline, *scalar_waiting()).when(judging(answer(at_ms=DEADLINE))).then(
-        Refuse("late", f"answered at {DEADLINE}", pipeline.await_step(AWAIT)), Append(refused("late"))
+    given(pipeline, *scalar_waiting(), admitted()).when(judging(answer(payload=NO))).then(
+        Refuse("conflict", "another answer was admitted before", pipeline.await_step(AWAIT)),
+        Append(refused("conflict")),
     )
 
 

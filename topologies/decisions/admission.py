@@ -76,10 +76,10 @@ def admit(pipeline: Pipeline, answer: Answer, rows: Standing, *, live: bool, now
         return _second_answer(step, answer, shape, interaction, now_ms=now_ms)
     reason = _closed(rows, answer.recorded_at_ms)
     if reason is not None:
-        return [
-            Refuse(reason, f"answered at {answer.recorded_at_ms}", step),
-            *_refusal_fact(interaction, answer, reason, now_ms),
-        ]
+        detail = f"answered at {answer.recorded_at_ms}"
+        if _is_kept(interaction, shape, reason):
+            return [Refuse(reason, detail, step, kept=True), _kept_fact(answer, reason, now_ms)]
+        return [Refuse(reason, detail, step), *_refusal_fact(interaction, answer, reason, now_ms)]
     if interaction.projector != (step.projection.name if step.projection else None):
         return [Refuse("wrong-shape", f"it waits for the projector {interaction.projector}", step)]
     if not isinstance(shape, Shaped):
@@ -172,6 +172,37 @@ def _refusal_fact(interaction: InteractionRecord, answer: Answer, reason: str, n
             )
         )
     ]
+
+
+# --- late answers that are kept -------------------------------------------------------------------------------------------------------
+
+
+def _is_kept(interaction: InteractionRecord, shape: Shape, reason: str) -> bool:
+    """The first good answer that came too late stays on its row: the outside party did the work, and a redrive can admit it.
+
+    `late` is said of what timed out or failed only; what was cancelled, or succeeded without it, says so or is answered already.
+    """
+    return reason == "late" and interaction.late is None and isinstance(shape, Shaped)
+
+
+def _kept_fact(answer: Answer, reason: str, now_ms: int) -> Append:
+    return Append(
+        facts.CompletionRefused(
+            execution_id=answer.ref.execution_id,
+            at_ms=now_ms,
+            unit_id=answer.ref.unit_id,
+            item_index=answer.ref.item_index,
+            reason=reason,
+            kept_answer=answer.completion.payload,
+            resume_token=answer.completion.resume_token,
+            actor=answer.completion.actor,
+            completed_at_ms=answer.recorded_at_ms,
+            came_in_ms=answer.completion.came_in_ms,
+            origin_topic=answer.completion.origin_topic,
+            origin_partition=answer.completion.origin_partition,
+            origin_offset=answer.completion.origin_offset,
+        )
+    )
 
 
 # --- answers for steps that are not reached ------------------------------------------------------------------------------------------

@@ -53,11 +53,13 @@ class Refuse(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         reason: unknown, late, conflict, cancelled, bad-token, wrong-shape or too-early.
+        kept: It stays on its row, for a redrive.
     """
 
     reason: str
     detail: str
     step: AwaitStep | None
+    kept: bool = False
 
 
 class DeadLetterExecution(msgspec.Struct, frozen=True, gc=False):
@@ -68,6 +70,18 @@ class DeadLetterExecution(msgspec.Struct, frozen=True, gc=False):
     reason: str
     detail: str
     value: bytes
+
+
+class DeadLetterItem(msgspec.Struct, frozen=True, gc=False):
+    """Write an item that was left out to the dead-letter topic, with its request and its answer as their row has them."""
+
+    tenant_id: str
+    unit_id: str
+    item_index: int
+    step_id: str
+    letter_id: str
+    reason: str
+    detail: str
 
 
 class DeadLetterRecord(msgspec.Struct, frozen=True, gc=False):
@@ -178,6 +192,7 @@ Decision = (
     | TellOutcome
     | Refuse
     | DeadLetterExecution
+    | DeadLetterItem
     | DeadLetterRecord
     | Forward
     | DeleteRows

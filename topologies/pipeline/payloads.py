@@ -13,6 +13,7 @@ Hot path: `validate_json`, `to_json` and `accepts` run for every item; they are,
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
@@ -185,10 +186,10 @@ class PayloadType:
         """
         return _text(_value_at(value, path))
 
-    def field_texts(self, value: Any, paths: tuple[str, ...]) -> list[str]:
-        """`field_text` of several fields at once; at a third of the cost, as every item of a stream has a key."""
+    def key_texts(self, value: Any, paths: tuple[str, ...]) -> list[str]:
+        """`field_text` of several fields for a key that joins them by `:`, so that different values never give one key."""
         return [
-            part if type(part) is str else _text(part)
+            part if type(part) is str and _is_plain(part) else _key_text(part)
             for part in _values_of(cast("Alternative", type(value)), paths)(value)
         ]
 
@@ -406,6 +407,17 @@ def _text(value: Any) -> str:
     if isinstance(plain, bool):
         return "true" if plain else "false"
     return str(plain)
+
+
+_is_plain = re.compile(r"[^:\\<]*").fullmatch
+"""Whether a text stands in a key as it is."""
+
+
+def _key_text(value: Any) -> str:
+    if value is None:
+        return NULL_TEXT
+    text = _text(value).replace("\\", "\\\\").replace(":", "\\:")
+    return f"\\{text}" if text == NULL_TEXT else text
 
 
 def shown(alternative: Alternative) -> str:
