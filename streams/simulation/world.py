@@ -23,6 +23,9 @@ from streams.simulation.scenario import Say, Scenario, without_trace
 from streams.simulation.violation import Violation
 from streams.worker.topics import ensure_topics, verify_topics
 
+SKEWS_MS = (0, 0, 700, -700, 30_000, -30_000, 200_000, -200_000)
+"""How wrong the clock of a machine may be."""
+
 
 class World:
     """Everything there is in one run.
@@ -45,8 +48,18 @@ class World:
         ensure_topics(scenario.pipeline, self.log)
         topic_ids = verify_topics(scenario.pipeline, self.log)
         names = [f"machine-{number}" for number in range(scenario.machines)]
+        clocks = Random(scenario.seed ^ 0xC10C)  # noqa: S311 - the same
         self.machines = [
-            Machine(name, scenario.pipeline, self.log, self.clock, topic_ids, static=scenario.static) for name in names
+            Machine(
+                name,
+                scenario.pipeline,
+                self.log,
+                self.clock,
+                topic_ids,
+                static=scenario.static,
+                skew_ms=clocks.choice(SKEWS_MS),
+            )
+            for name in names
         ]
         self.ledger = Ledger(scenario, self.log, self.names, self.say)
         self.outside = Outside(scenario, self.log, self.rng, self.say)
@@ -107,6 +120,7 @@ class World:
             (self.run_job, 25),
             (self.hear_outside, 25),
             (self.pass_time, 12),
+            (self.leave_answers, 3),
             (self.submit, 4),
             (self.arm_kill, 5),
             (self.arm_stall, 4 if self.scenario.machines > 1 else 2),
@@ -220,6 +234,20 @@ class World:
             return
         most = self.rng.choice((30, 300, 300, 1_500, 6_000, 70_000 if self.scenario.silence else 12_000))
         self.advance(self.rng.randint(1, most))
+
+    def leave_answers(self) -> None:
+        """Answer, and let the deadline pass while only core loops go on: nobody takes the answer over."""
+        if self._away_for > 0 or self._stepping:
+            return
+        deadline_ms = self.outside.answer_one()
+        if deadline_ms is None:
+            return
+        self.coverage.faults["answers left lying"] += 1
+        self.advance(max(deadline_ms + self.rng.choice((0, 1, 200, 5_000)) - self.clock.now_ms(), 0))
+        for _ in range(self.rng.randint(1, 12)):
+            running = self.running()
+            if running:
+                self.step(self.rng.choice(running), "core")
 
     def advance(self, by_ms: int) -> None:
         """Let time pass."""
@@ -400,7 +428,7 @@ class World:
         first = self.rng.choice(running)
         self.say(f"{first.name}: a second process takes its name")
         self.coverage.faults["second process"] += 1
-        second = Machine(first.name, self.scenario.pipeline, self.log, self.clock, first._topic_ids, static=True)  # noqa: SLF001
+        second = first.twin()
         self.machines.append(second)
         second.start(self.at)
 

@@ -38,7 +38,7 @@ class MemoryLog:
     def seen_from(self, clock: Clock) -> MemoryLog:
         """The same broker, as the clients of another machine meet it, whose clock is `clock`."""
         seen = MemoryLog(clock)
-        seen._broker = self._broker  # noqa: SLF001 - its own kind
+        seen._broker = self._broker
         return seen
 
     # The seam.
@@ -162,6 +162,11 @@ class MemoryLog:
         """Let the next commit (of one producer, or of any) go wrong. Faults queue up, each is used once."""
         with self._broker.changed:
             self._broker.faults.append((kind, transactional_id))
+
+    def spare(self, transactional_id: str) -> None:
+        """Let no fault that is for any producer meet this one: it is not what is tested."""
+        with self._broker.changed:
+            self._broker.spared.add(transactional_id)
 
     def expire_transaction(self, transactional_id: str) -> None:
         """The coordinator times the open transaction out: it aborts and its producer is fenced."""
