@@ -183,7 +183,7 @@ class Restore:
 
     def _rows(self, records: list[Record]) -> dict[bytes, bytes | None]:
         prefixes = self._prefixes
-        return {prefixes[topic] + key: value for topic, _, _, _, key, value, _ in records if key is not None}
+        return {prefixes[topic] + key: value for topic, _, _, _, key, value, _, _ in records if key is not None}
 
     def _positions_of(self, topics: Mapping[str, object] | set[str]) -> dict[str, ChangelogPosition]:
         now_ms = self._clock.now_ms()

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 from schemas.errors import CallTimeout
 from state.tables.memory import MemoryStoreFactory
 from state.tables.overlay import CheckedOverlay
-from streams.clock import ManualClock
+from streams.clock import ManualClock, SkewedClock
+from streams.engine.aside import AtOnce
 from streams.engine.loop import TransactionalLoop
 from streams.engine.pool import Finished
 from streams.log.memory.broker import Group, Partition
@@ -60,6 +61,9 @@ class QuietMetrics(Metrics):
     def gave_up(self, partition: int) -> None:
         """Nothing."""
 
+    def clocks_differ(self, seconds: float) -> None:
+        """Nothing."""
+
 
 class Disks(MemoryStoreFactory):
     """Stores in memory, which can be set back to an earlier state."""
@@ -91,7 +95,7 @@ class HeldPool(InlinePool):
 
 
 class Machine:
-    """One app instance and its disk."""
+    """One app instance and its disk; its clock is wrong by `skew_ms`."""
 
     def __init__(
         self,
@@ -102,8 +106,10 @@ class Machine:
         topic_ids: Mapping[str, str],
         *,
         static: bool,
+        skew_ms: int,
     ) -> None:
         self.name = name
+        self.skew_ms = skew_ms
         self.static = static
         self.disks = Disks()
         self.old_disk: Disk = {}
@@ -111,16 +117,30 @@ class Machine:
         self.dead: list[Worker] = []
         self.is_stalled = False
         self._pipeline = pipeline
-        self._log = log
+        self._own_clock = SkewedClock(clock, skew_ms)
+        self._world_log = log
+        self._log = log.seen_from(self._own_clock)
         self._clock = clock
         self._topic_ids = topic_ids
+
+    def twin(self) -> Machine:
+        """Another process under the same name, on a disk of its own."""
+        return Machine(
+            self.name,
+            self._pipeline,
+            self._world_log,
+            self._clock,
+            self._topic_ids,
+            static=self.static,
+            skew_ms=self.skew_ms,
+        )
 
     def start(self, at: Callable[[Machine, int], None]) -> None:
         """Start the process."""
         self.worker = Assembly(
             pipeline=self._pipeline,
             log=self._log,
-            clock=self._clock,
+            clock=self._own_clock,
             stores=self.disks,
             instance=self.name,
             static=self.static,
@@ -129,6 +149,8 @@ class Machine:
             metrics=QuietMetrics(),
             make_pool=lambda: HeldPool(self._clock, held=True),
             make_overlay=CheckedOverlay,
+            aside=AtOnce(),
+            pace_s=0.0,
             at=lambda step: at(self, step),
         ).build()
         self.is_stalled = False
@@ -200,7 +222,7 @@ def is_member(log: MemoryLog, consumer: MemoryGroupConsumer, *, though_rebalanci
 
 def task_insides(task: CoreTask) -> tuple[Any, Any, Any]:
     """Store, sessions and timers of a task."""
-    return task.rows.store, task.sessions.by_unit, task.deadlines._timers  # noqa: SLF001
+    return task.rows.store, task.sessions.by_unit, task.deadlines
 
 
 def is_idle(task: CoreTask) -> bool:

@@ -24,6 +24,9 @@ from streams.simulation.times import Times
 from streams.simulation.violation import Violation
 from streams.worker.topics import ensure_topics, verify_topics
 
+SKEWS_MS = (0, 0, 700, -700, 30_000, -30_000, 200_000, -200_000)
+"""How wrong the clock of a machine may be."""
+
 
 class World:
     """Everything there is in one run.
@@ -47,8 +50,18 @@ class World:
         ensure_topics(scenario.pipeline, self.log)
         topic_ids = verify_topics(scenario.pipeline, self.log)
         names = [f"machine-{number}" for number in range(scenario.machines)]
+        clocks = Random(scenario.seed ^ 0xC10C)  # noqa: S311 - the same
         self.machines = [
-            Machine(name, scenario.pipeline, self.log, self.clock, topic_ids, static=scenario.static) for name in names
+            Machine(
+                name,
+                scenario.pipeline,
+                self.log,
+                self.clock,
+                topic_ids,
+                static=scenario.static,
+                skew_ms=clocks.choice(SKEWS_MS),
+            )
+            for name in names
         ]
         self.ledger = Ledger(scenario, self.log, self.names, self.say)
         self.outside = Outside(scenario, self.log, self.rng, self.say)
@@ -120,6 +133,7 @@ class World:
             (self.run_job, 25),
             (self.hear_outside, 25),
             (self.times.pass_some, 12),
+            (self.leave_answers, 3),
             (self.submit, 4),
             (self.arm_kill, 5),
             (self.arm_stall, 4 if self.scenario.machines > 1 else 2),
@@ -231,6 +245,20 @@ class World:
         for machine in self.machines:
             if machine.worker is None:
                 self._bury(machine)
+
+    def leave_answers(self) -> None:
+        """Answer, and let the deadline pass while only core loops go on: nobody takes the answer over."""
+        if self.broker.is_away or self._stepping:
+            return
+        deadline_ms = self.outside.answer_one()
+        if deadline_ms is None:
+            return
+        self.coverage.faults["answers left lying"] += 1
+        self.times.advance(max(deadline_ms + self.rng.choice((0, 1, 200, 5_000)) - self.clock.now_ms(), 0))
+        for _ in range(self.rng.randint(1, 12)):
+            running = self.running()
+            if running:
+                self.step(self.rng.choice(running), "core")
 
     # --- trouble -----------------------------------------------------------------------------------------------------
 
@@ -367,7 +395,7 @@ class World:
         first = self.rng.choice(running)
         self.say(f"{first.name}: a second process takes its name")
         self.coverage.faults["second process"] += 1
-        second = Machine(first.name, self.scenario.pipeline, self.log, self.clock, first._topic_ids, static=True)  # noqa: SLF001
+        second = first.twin()
         self.machines.append(second)
         second.start(self.at)
 

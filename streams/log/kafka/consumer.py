@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import OFFSET_BEGINNING, TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
 from schemas.errors import InstanceFenced, KawaitError, OffsetOutOfRange
@@ -87,7 +87,9 @@ class _Polling:
                 problem = self._judge(m, on_end) or problem
                 continue
             headers = m.headers() or ()
-            records.append(Record(m.topic(), m.partition(), m.offset(), m.timestamp()[1], m.key(), m.value(), headers))
+            kind, at_ms = m.timestamp()
+            appended = kind == TIMESTAMP_LOG_APPEND_TIME
+            records.append(Record(m.topic(), m.partition(), m.offset(), at_ms, m.key(), m.value(), headers, appended))
         if problem is not None and not records:
             raise problem
         self._held = problem

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, TypeVar
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
+from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
@@ -54,6 +54,7 @@ class KafkaLog:
     """
 
     name = "kafka"
+    clocks_apart_ms = 1_000
 
     def __init__(self, bootstrap: str, config: Mapping[str, str] | None = None) -> None:
         self.bootstrap = bootstrap
@@ -135,6 +136,25 @@ class KafkaLog:
             return {TopicPartition(at.topic, at.partition): f.result(left_s).offset for at, f in answers.items()}
 
         return self._until(timeout_s, f"offsets of {_names(partitions)}", ask)
+
+    def group_offsets(
+        self, group: str, partitions: Sequence[TopicPartition], timeout_s: float
+    ) -> dict[TopicPartition, int | None]:
+        """What any group has committed; a pending transaction is not waited for."""
+        if not partitions:
+            return {}
+        asked = ConsumerGroupTopicPartitions(group, [ClientPartition(at.topic, at.partition) for at in partitions])
+
+        def ask(left_s: float) -> dict[TopicPartition, int | None]:
+            answers = self._admin.list_consumer_group_offsets([asked], require_stable=False, request_timeout=left_s)
+            found: dict[TopicPartition, int | None] = {}
+            for at in answers[group].result(left_s).topic_partitions:
+                if at.error is not None:
+                    raise KafkaException(at.error)
+                found[TopicPartition(at.topic, at.partition)] = at.offset if at.offset >= 0 else None
+            return found
+
+        return self._until(timeout_s, f"committed offsets of group {group}", ask)
 
     def has_member(self, group: str, instance: str, timeout_s: float) -> bool:
         """Whether the group has a static member of this name."""
