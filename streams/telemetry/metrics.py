@@ -45,6 +45,7 @@ class Metrics:
         self.oldest_pending_age = Gauge(
             "kawait_oldest_pending_age_seconds", "Age of the oldest request without an answer", registry=made
         )
+        self.input_missing = Gauge("kawait_input_missing", "1 while the input location cannot be listed", registry=made)
         self.window_occupancy = Gauge(
             "kawait_window_occupancy", "Window slots taken over all live sessions", registry=made
         )

@@ -12,7 +12,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from schemas import codec, limits
-from schemas.envelopes import CancelCommand, ContinuationCompletion, ProviderCompletion, RedriveCommand, SubmitCommand
+from schemas.envelopes import (
+    CancelCommand,
+    ContinuationCompletion,
+    NoteInputMoved,
+    ProviderCompletion,
+    RedriveCommand,
+    SubmitCommand,
+)
 from schemas.errors import PeerError, PoisonRecord
 from schemas.identity import home_partition, parse_interaction_id, step_of
 from state.interaction import InteractionRecord, kept_completion
@@ -42,7 +49,7 @@ ENDS_MAX = 3
 """Ends of the step process with one answer alone in it, after which its projector gets the blame."""
 
 _PROJECTION_LIMIT_S = limits.CALL_TIMEOUT_DEFAULT_MS / 1000
-_COMMANDS = (SubmitCommand, CancelCommand, RedriveCommand)
+_COMMANDS = (SubmitCommand, CancelCommand, RedriveCommand, NoteInputMoved)
 _COMPLETIONS = (ProviderCompletion, ContinuationCompletion)
 
 Arrival = AnswerArrived | ContinuationArrived | StrangeAnswerArrived | RecordPoisoned | RecordMisplaced

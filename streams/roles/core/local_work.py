@@ -14,6 +14,7 @@ stops when the partition is given up, and `close` waits for it before the store 
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -37,6 +38,7 @@ from streams.roles.core.events import (
     SegmentEnded,
 )
 from streams.roles.core.performing import Perform
+from streams.roles.core.proof import SourceProof
 from streams.roles.core.publishing import publish_object
 from streams.roles.core.stored import collect, stored_chunks, stored_payloads
 from topologies.decisions.decision import Collect, Publish, RunSegment
@@ -90,11 +92,16 @@ class SegmentWork:
         """The steps' own limits."""
         return time_limit_s(run_steps(self.given.context.pipeline, self.decision.first, self.decision.stop))
 
-    def run(self, _ticket: Ticket) -> SegmentEnded:
+    def run(self, ticket: Ticket) -> SegmentEnded:
         """Run them."""
         given, decision = self.given, self.decision
+        proof = SourceProof.of(given.execution, decision.first)
+        if proof is not None:
+            proof.begin(ticket.restart_limit)
         inputs = stored_payloads(given.rows, given.unit, given.payload, many=given.execution.many)
         output, many = given.context.author.run_segment(decision.first, decision.stop, inputs, many=given.is_many)
+        if proof is not None:
+            proof.finish(time.monotonic(), ticket.restart_limit)
         return SegmentEnded(decision.execution_id, decision.stop, output, many)
 
     def broke(self, error: BaseException) -> SegmentBroke:
