@@ -94,14 +94,19 @@ class SegmentWork:
 
     def run(self, ticket: Ticket) -> SegmentEnded:
         """Run them."""
+        proof = SourceProof.of(self.given.execution, self.decision.first)
+        if proof is None:
+            return self._ended()
+        proof.begin(ticket.restart_limit)
+        with proof.reading(ticket.restart_limit):
+            ended = self._ended()
+        proof.finish(time.monotonic(), ticket.restart_limit)
+        return ended
+
+    def _ended(self) -> SegmentEnded:
         given, decision = self.given, self.decision
-        proof = SourceProof.of(given.execution, decision.first)
-        if proof is not None:
-            proof.begin(ticket.restart_limit)
         inputs = stored_payloads(given.rows, given.unit, given.payload, many=given.execution.many)
         output, many = given.context.author.run_segment(decision.first, decision.stop, inputs, many=given.is_many)
-        if proof is not None:
-            proof.finish(time.monotonic(), ticket.restart_limit)
         return SegmentEnded(decision.execution_id, decision.stop, output, many)
 
     def broke(self, error: BaseException) -> SegmentBroke:

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -64,6 +66,19 @@ class SourceProof:
         if self._look.stamp != self._stamp:  # else whoever submitted it has waited for the tick
             wait_tick(time.monotonic())
         self._compare_content(before_each)
+
+    @contextmanager
+    def reading(self, before_each: BeforeEach) -> Iterator[None]:
+        """The object is being read: what fails after it changed fails because of that.
+
+        Raises:
+            SourceChanged: it changed, and reading it failed.
+        """
+        try:
+            yield
+        except Exception:
+            self.compare(time.monotonic(), before_each)
+            raise
 
     def compare(self, read_until_s: float, before_each: BeforeEach) -> None:
         """What was read up to then (by `time.monotonic`) is of the submitted object.
@@ -137,7 +152,8 @@ class ProvenItems:
         if self._has_ended:
             return
         before_each()
-        items, self._has_ended = self._items.pull(count)
+        with self._proof.reading(before_each):
+            items, self._has_ended = self._items.pull(count)
         self._read_until_s = time.monotonic()
         self._ahead += items
         self._bytes += sum(len(item.request) for item in items)

@@ -8,6 +8,7 @@ compared with its stored request and skipped, so that an input which changed is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 
 from schemas import limits
 from schemas.errors import SourceChanged
@@ -58,7 +59,8 @@ class SourceStream:
             if self._proof is not None:
                 self._proof.begin(before_each)
             items = self._items = self._open()
-            self._pass_dispatched(items, before_each)
+            with self._proof.reading(before_each) if self._proof is not None else nullcontext():
+                self._pass_dispatched(items, before_each)
             self._proven = ProvenItems(items, self._proof) if self._proof is not None else None
         return self._items.pull(count) if self._proven is None else self._proven.pull(count, before_each)
 
