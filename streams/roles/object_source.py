@@ -18,8 +18,8 @@ import structlog
 from connectors.objects.listing import FilesystemSource, Listing, ObjectIdentity
 from connectors.objects.looks import read_content
 from connectors.objects.moving import Mover, Moving, NameTaken, ObjectChanged
-from schemas.envelopes import NoteInputMoved
-from schemas.errors import LogUnavailable
+from schemas.envelopes import ExecutionOutcome, NoteInputMoved
+from schemas.errors import LogUnavailable, OffsetOutOfRange
 from streams.clock import Clock
 from streams.doors.outcomes import ENDED, Outcomes
 from streams.doors.submissions import command_for_listed, id_of_listed, send
@@ -213,13 +213,13 @@ class Lister:
 
     def _waits_for_too_long(self, known: _Listed) -> bool:
         is_open = self._source.after != "keep" and known.status not in ENDED
-        return is_open and self._clock.monotonic_s() - known.asked_s > ASK_AGAIN_S
+        return is_open and self._clock.monotonic_s() - known.asked_s >= ASK_AGAIN_S
 
     def _heed_outcomes(self) -> None:
         if self._outcomes is None:
             self._outcomes = Outcomes(self._log, self._pipeline.app, timeout_s=SUBMIT_TIMEOUT_S)
         known_before = 0
-        for outcome in self._outcomes.heard():
+        for outcome in self._heard(self._outcomes):
             listed = self._listed.get(outcome.execution_id)
             if listed is None:
                 continue
@@ -237,6 +237,17 @@ class Lister:
                 )
         if known_before:
             logger.info("objects that were submitted before lie in the input location still", count=known_before)
+
+    def _heard(self, outcomes: Outcomes) -> list[ExecutionOutcome]:
+        """What was told; when that was deleted unread, whoever is open is asked again."""
+        try:
+            return outcomes.heard()
+        except OffsetOutOfRange:
+            outcomes.close()
+            self._outcomes = None
+            for listed in self._listed.values():
+                listed.asked_s = -ASK_AGAIN_S
+            return []
 
     # --- what somebody should know -------------------------------------------------------------------------------------------------------
 
@@ -308,7 +319,7 @@ class Lister:
         except FileNotFoundError:
             return  # somebody else was faster
         except (NameTaken, OSError) as error:
-            self._complain(moving.path, error)
+            self._complain(moving.original, error)
 
     def _is_what_ran(self, moving: Moving) -> bool:
         sha256, size = read_content(moving.path)
