@@ -110,7 +110,19 @@ class Outcomes:
 
     def __exit__(self, *_exc_info: object) -> None:
         """Free the reader."""
+        self.close()
+
+    def close(self) -> None:
+        """Free the reader."""
         self._reader.close()
+
+    def heard(self) -> list[ExecutionOutcome]:
+        """What was told since the last call, of all executions; waits for no more."""
+        found: list[ExecutionOutcome] = []
+        while records := self._reader.poll(POLL_RECORDS, POLL_S):
+            told = (codec.decode(record.value) for record in records)
+            found += [outcome for outcome in told if isinstance(outcome, ExecutionOutcome)]
+        return found
 
     def wait(
         self,

@@ -23,7 +23,7 @@ from streams.simulation.scenario import Say, Scenario
 from streams.simulation.violation import Breach, Violation
 
 ENDINGS = (facts.RunSucceeded, facts.RunFailed, facts.RunCancelled)
-AFTER_THE_END = (facts.CompletionRefused,)
+AFTER_THE_END = (facts.CompletionRefused, facts.RunForgotten, facts.InputMoved)
 
 
 def records_of(log: MemoryLog, topic: str) -> list[Record]:

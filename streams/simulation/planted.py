@@ -35,7 +35,8 @@ from streams.simulation.watch import WORK_ENDS
 from topologies.decisions import admission, continuation
 from topologies.decisions.decision import Append, Decisions, Duplicate, Request
 from topologies.decisions.dispatch import dispatch_items
-from topologies.pipeline.model import Pipeline
+from topologies.decisions.retention import Fate
+from topologies.pipeline.model import Pipeline, Retention
 from topologies.pipeline.payloads import PayloadType
 
 Swap = tuple[Any, str, Any]
@@ -269,10 +270,10 @@ def _type_by_the_branch() -> list[Swap]:
 def _forget_the_open() -> list[Swap]:
     """Retention deletes executions that nothing has changed for long, open ones too."""
 
-    def may_be_forgotten(execution: ExecutionRecord, *, retention_ms: int, now_ms: int) -> bool:
-        return execution.updated_at_ms < now_ms - retention_ms
+    def fate_of(execution: ExecutionRecord, kept: Retention, *, now_ms: int) -> Fate:
+        return Fate.DELETED if execution.updated_at_ms < now_ms - kept.executions_ms else Fate.KEPT
 
-    return [(retention, "may_be_forgotten", may_be_forgotten)]
+    return [(retention, "fate", fate_of)]
 
 
 def _never_ask_after_all() -> list[Swap]:

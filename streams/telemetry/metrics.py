@@ -51,6 +51,7 @@ class Metrics:
         self._clock_difference = Gauge(
             "kawait_clock_difference_seconds", "How far the broker's clock is ahead of the machine's", registry=made
         )
+        self.input_missing = Gauge("kawait_input_missing", "1 while the input location cannot be listed", registry=made)
         self.window_occupancy = Gauge(
             "kawait_window_occupancy", "Window slots taken over all live sessions", registry=made
         )

@@ -153,7 +153,7 @@ def serve(
         for role, loop in worker.loops.items()
     ]
     if "core" in worker.loops and isinstance(pipeline.source, ObjectSource):
-        poller = ObjectPoller(pipeline, pipeline.source, log, clock, worker.loops["core"])
+        poller = ObjectPoller(pipeline, pipeline.source, log, clock, worker.loops["core"], worker.metrics)
         threads.append(threading.Thread(target=poller.run, args=(stop, failures), name="kawait-source", daemon=True))
     for thread in threads:
         thread.start()

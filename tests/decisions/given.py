@@ -173,7 +173,7 @@ def pipeline_of(*steps: Step, output: ObjectOutput | TopicOutput | None = None) 
         partitions=1,
         replication_factor=1,
         tokens=None,
-        retention=Retention(facts_ms=1, executions_ms=1),
+        retention=Retention(facts_ms=1, executions_ms=1, keys_ms=1),
         registry_url=None,
         path=Path("pipeline.yaml"),
         app_dir=Path(),

@@ -29,6 +29,7 @@ PARTITIONS_MAX = 10_000
 REPLICATION_MAX = 9
 RETENTION_FACTS_DEFAULT_MS = 30 * 86_400_000
 RETENTION_EXECUTIONS_DEFAULT_MS = 7 * 86_400_000
+RETENTION_KEYS_DEFAULT_MS = 400 * 86_400_000
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _KEY_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -244,12 +245,17 @@ class _Loader:
     def _retention(fields: Fields) -> Retention:
         below = fields.below("retention")
         facts_ms = below.duration("facts") if below else None
-        executions_ms = below.duration("executions") if below else None
+        executions_ms = (below.duration("executions") if below else None) or RETENTION_EXECUTIONS_DEFAULT_MS
+        keys_ms = below.duration("keys") if below else None
         if below is not None:
+            if keys_ms is not None and keys_ms < executions_ms:
+                what = "what ran would be forgotten before its execution is: an object that still lies there would run again"
+                below.note("keys", what, "write at least what retention.executions says")
             below.finish()
         return Retention(
             facts_ms=facts_ms or RETENTION_FACTS_DEFAULT_MS,
-            executions_ms=executions_ms or RETENTION_EXECUTIONS_DEFAULT_MS,
+            executions_ms=executions_ms,
+            keys_ms=keys_ms or max(RETENTION_KEYS_DEFAULT_MS, executions_ms),
         )
 
     @staticmethod
