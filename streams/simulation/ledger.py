@@ -61,6 +61,8 @@ class Ledger:
         self.dispatched: dict[str, facts.BoundaryInteractionDispatched] = {}
         self.asked_late: set[str] = set()
         """Interactions whose held answer was refused, so that they are asked after all."""
+        self.late_while_open: Counter[str] = Counter()
+        """Answers that were refused as late, by interactions that waited for one."""
         self.ended: dict[str, Fact] = {}
         self.seen: Counter[tuple[str, str]] = Counter()
         self._answered: Counter[str] = Counter()
@@ -133,6 +135,8 @@ class Ledger:
                 iid = interaction_id(fact.unit_id, fact.item_index)
                 self.dispatched[iid] = fact
                 self._count("dispatched", iid)
+            case facts.CompletionRefused(reason="late"):
+                self._note_late(fact)
             case facts.BoundaryCompletionHeld():
                 self.held.setdefault(interaction_id(fact.unit_id, fact.item_index), []).append(fact)
             case facts.RunSubmitted() | facts.RunSucceeded() | facts.RunFailed() | facts.RunCancelled():
@@ -146,6 +150,12 @@ class Ledger:
         """No deadline rings before the broker's clock has come to it, whatever a machine's clock says."""
         if not self._scenario.jumps and self._clock.now_ms() < deadline_ms:
             raise Violation(Breach.RANG_EARLY, f"{fact}, and the deadline is {deadline_ms}")
+
+    def _note_late(self, fact: facts.CompletionRefused) -> None:
+        iid = interaction_id(fact.unit_id, fact.item_index)
+        unit: UnitRecord | None = self.rows.get(unit_key(fact.unit_id))
+        if unit is not None and unit.is_open and iid not in self.timed_out:
+            self.late_while_open[iid] += 1
 
     def _count(self, happening: str, which: str) -> None:
         self.seen[happening, which] += 1

@@ -46,7 +46,10 @@ class Scenario:
         lost_items: An item of these executions never succeeds.
         steps: Moves of the part of the run in which things go wrong.
         silence: Part of the requests that are never answered.
-        jumps: The wall clock may be set, in both directions.
+        apart: The roles run on machines of their own, so that ingress alone may be down.
+        jumps: The broker's clock may be set, in both directions, and every machine's with it.
+        clocks_set: The clocks of machines may be set.
+        senders_times: Response topics carry the times of their senders, which may be anything.
         early: The outside party likes to answer before its request was sent.
         ages: Months pass: what ended is forgotten, what is open stays.
         stalls: Jobs may overstay their limit.
@@ -61,10 +64,13 @@ class Scenario:
     lost_items: set[str]
     machines: int
     static: bool
+    apart: bool
     steps: int
     silence: float
     mischief: float
     jumps: bool
+    clocks_set: bool
+    senders_times: bool
     stalls: bool
     cancels: bool
     early: bool
@@ -84,8 +90,8 @@ class Scenario:
         output = type(pipeline.output).__name__ if pipeline.output else "none"
         return (
             f"{self.shape}: items {counts}, window {step.window}, live {step.live}, {step.strategy}, on timeout {step.on_timeout}, "
-            f"output {output}, partitions {pipeline.partitions}, machines {self.machines} (static {self.static}), steps {self.steps}, "
-            f"silence {self.silence}, jumps {self.jumps}, stalls {self.stalls}, cancels {self.cancels}, early {self.early}, ages {self.ages}, timeout {step.timeout_ms}, bounds {dict(self.bounds)}"
+            f"output {output}, partitions {pipeline.partitions}, machines {self.machines} (static {self.static}, apart {self.apart}), steps {self.steps}, "
+            f"silence {self.silence}, jumps {self.jumps}, clocks set {self.clocks_set}, senders' times {self.senders_times}, stalls {self.stalls}, cancels {self.cancels}, early {self.early}, ages {self.ages}, timeout {step.timeout_ms}, bounds {dict(self.bounds)}"
         )
 
 
@@ -118,8 +124,9 @@ def draw(seed: int, project: Path, output_dir: Path) -> Scenario:
     early = rng.random() < 0.2
     ages = rng.random() < 0.15
     pipeline = _varied(base, rng, output_dir, author, early=early, ages=ages)
-    jumps, stalls, cancels = rng.random() < 0.25, rng.random() < 0.15, rng.random() < 0.15
+    jumps, stalls, cancels = rng.random() < 0.15, rng.random() < 0.15, rng.random() < 0.15
     submissions, lost = _submissions(pipeline, author, rng)
+    machines = rng.choice((1, 1, 2, 2, 3))
     return Scenario(
         seed=seed,
         shape=base.name,
@@ -127,12 +134,15 @@ def draw(seed: int, project: Path, output_dir: Path) -> Scenario:
         author=author,
         submissions=submissions,
         lost_items=lost,
-        machines=rng.choice((1, 1, 2, 2, 3)),
+        machines=machines,
         static=rng.random() < 0.6,
+        apart=machines > 1 and rng.random() < 0.4,
         steps=rng.randint(40, 130),
         silence=rng.choice((0.0, 0.0, 0.0, 0.1, 0.4)),
         mischief=rng.choice((0.0, 0.1, 0.3)),
         jumps=jumps,
+        clocks_set=rng.random() < 0.25,
+        senders_times=rng.random() < 0.3,
         stalls=stalls,
         cancels=cancels,
         early=early,

@@ -27,8 +27,8 @@ def check_tables(world: World) -> None:
     folded = folded_rows(world)
     for machine in world.running():
         assert machine.worker is not None
-        loop = machine.worker.loops["core"]
-        consumer = consumer_of(loop)
+        loop = machine.worker.loops.get("core")
+        consumer = consumer_of(loop) if loop is not None else None
         if consumer is None or not is_member(world.log, consumer):
             continue
         for task in machine.tasks:

@@ -14,7 +14,7 @@ from state.keys import item_key, unit_key
 from state.unit import UnitRecord
 from streams.author.suffixes import Suffix
 from streams.simulation.ledger import records_of
-from streams.simulation.outside import Sent
+from streams.simulation.outside import Origin, Sent
 from streams.simulation.tables import check_restore, check_tables
 from streams.simulation.undisturbed import check_undisturbed
 from streams.simulation.violation import Breach, Violation
@@ -151,6 +151,8 @@ def check_answers(world: World) -> None:
             raise Violation(Breach.ANSWER_WITHOUT_OUTCOME, f"{sent} at {origin} has no outcome")
         if sent.proven and not world.times.clock_was_set:
             _check_on_time(world, sent, refused)
+    if not world.times.clock_was_set:
+        _check_lateness(world, refusals)
 
 
 def _is_taken(world: World, sent: Sent) -> bool:
@@ -187,6 +189,35 @@ def _check_on_time(world: World, sent: Sent, refused: list[Refusal]) -> None:
             Breach.TIMED_OUT_IN_TIME,
             f"{sent} was there in time, the deadline was {dispatched.deadline_ms}, and it timed out",
         )
+
+
+def _check_lateness(world: World, refusals: dict[Origin, list[Refusal]]) -> None:
+    """Where the broker says when an answer came in, that decides; else none is late before the deadline rings."""
+    ledger, late = world.ledger, Counter[str]()
+    for origin, sent in world.outside.sent.items():
+        dispatched = ledger.dispatched.get(sent.interaction_id)
+        is_late = dispatched is not None and sent.at_ms >= dispatched.deadline_ms
+        if is_late and any(refusal.reason == "late" for refusal in refusals.get(origin, ())):
+            late[sent.interaction_id] += 1
+    for iid, count in ledger.late_while_open.items():
+        allowed = 0 if world.scenario.senders_times else late[iid]
+        if count > allowed:
+            raise Violation(
+                Breach.REFUSED_IN_TIME, f"{iid}: {count} answers were late while it was open, {allowed} came in late"
+            )
+    if world.scenario.senders_times:
+        return
+    for iid, admitted in ledger.admitted.items():
+        if iid in ledger.timed_out or iid in ledger.held:
+            continue
+        answers = [
+            sent for sent in world.outside.sent.values() if sent.interaction_id == iid and _is_taken(world, sent)
+        ]
+        world.coverage.faults["came in late"] += any(
+            sent.at_ms >= ledger.dispatched[iid].deadline_ms for sent in answers
+        )
+        if all(sent.at_ms >= ledger.dispatched[iid].deadline_ms for sent in answers):
+            raise Violation(Breach.ADMITTED_TOO_LATE, f"{admitted} came in at {[sent.at_ms for sent in answers]}")
 
 
 # --- outputs -----------------------------------------------------------------------------------------------------------

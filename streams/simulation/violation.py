@@ -45,6 +45,8 @@ class Breach(StrEnum):
     ANSWER_WITHOUT_OUTCOME = "answer-without-outcome"
     ORIGIN_UNKNOWN = "origin-unknown"
     TIMED_OUT_IN_TIME = "timed-out-in-time"
+    REFUSED_IN_TIME = "refused-in-time"
+    ADMITTED_TOO_LATE = "admitted-too-late"
     RANG_EARLY = "rang-early"
     # outputs
     WRONG_ITEM_OUTPUT = "wrong-item-output"

@@ -11,11 +11,13 @@ from random import Random
 from schemas.envelopes import CancelCommand
 from schemas.errors import InstanceFenced
 from schemas.names import Names
+from schemas.topics import external_topic
 from streams.clock import ManualClock
 from streams.doors.submissions import send
 from streams.log.memory.log import MemoryLog
 from streams.simulation.broker_faults import BrokerFaults
 from streams.simulation.coverage import ROLES_BY_WEIGHT, STEPS, Coverage
+from streams.simulation.fleet import Fleet
 from streams.simulation.ledger import Ledger
 from streams.simulation.machines import Killed, Machine, consumer_of, paused_of, transactional_id_of
 from streams.simulation.outside import Outside
@@ -23,9 +25,6 @@ from streams.simulation.scenario import Say, Scenario, without_trace
 from streams.simulation.times import Times
 from streams.simulation.violation import Violation
 from streams.worker.topics import ensure_topics, verify_topics
-
-SKEWS_MS = (0, 0, 700, -700, 30_000, -30_000, 200_000, -200_000)
-"""How wrong the clock of a machine may be."""
 
 
 class World:
@@ -47,22 +46,12 @@ class World:
         self.coverage.shapes[scenario.shape] += 1
         self.tracing = say is not without_trace
         self._say = say
+        if scenario.senders_times:
+            self._make_response_topics()
         ensure_topics(scenario.pipeline, self.log)
         topic_ids = verify_topics(scenario.pipeline, self.log)
-        names = [f"machine-{number}" for number in range(scenario.machines)]
-        clocks = Random(scenario.seed ^ 0xC10C)  # noqa: S311 - the same
-        self.machines = [
-            Machine(
-                name,
-                scenario.pipeline,
-                self.log,
-                self.clock,
-                topic_ids,
-                static=scenario.static,
-                skew_ms=clocks.choice(SKEWS_MS),
-            )
-            for name in names
-        ]
+        self.fleet = Fleet(scenario, self.log, self.clock, topic_ids, self.rng, self.coverage, self.say)
+        self.fleet.at = self.at
         self.ledger = Ledger(scenario, self.log, self.names, self.say)
         self.outside = Outside(scenario, self.log, self.rng, self.say)
         self.broker = BrokerFaults(self.log, self.names, self.rng, self.coverage, self.say)
@@ -76,9 +65,17 @@ class World:
         self.before_step: Callable[[Machine, str, int], None] = lambda _machine, _role, _step: None
         self.violation: Violation | None = None
         self._armed: dict[str, tuple[int, str]] = {}
-        self._stepping: list[tuple[Machine, str]] = []
         self._is_peace = False
         self._moves = self._weighted_moves()
+
+    def _make_response_topics(self) -> None:
+        """As somebody made them who knew nothing of us: records carry their senders' times."""
+        pipeline = self.scenario.pipeline
+        topics = [
+            external_topic(name, partitions=pipeline.partitions, replication_factor=1)
+            for name in pipeline.response_topics
+        ]
+        self.log.create_topics(topics, 1)
 
     def say(self, text: str) -> None:
         """Add a line to the trace of the run."""
@@ -113,16 +110,16 @@ class World:
     @property
     def is_between_steps(self) -> bool:
         """Whether no loop stands in the middle of a step."""
-        return not self._stepping
+        return not self.fleet.stepping
+
+    @property
+    def machines(self) -> list[Machine]:
+        """Every process that there is or was."""
+        return self.fleet.machines
 
     def running(self) -> list[Machine]:
-        """Machines that can be stepped now: alive, and not in the middle of a step."""
-        busy = {machine.name for machine, _ in self._stepping}
-        return [
-            machine
-            for machine in self.machines
-            if machine.worker is not None and not machine.is_stalled and machine.name not in busy
-        ]
+        """Machines that can be stepped now."""
+        return self.fleet.running()
 
     # --- moves -------------------------------------------------------------------------------------------------------
 
@@ -139,15 +136,16 @@ class World:
             (self.arm_stall, 4 if self.scenario.machines > 1 else 2),
             (self.start_machine, 6),
             (self.broker.fail_commit, 4),
-            (self.expire_transaction, 2),
+            (self.fleet.bury_some, 2),
             (self.broker.go_away, 2),
             (self.broker.compact, 6 if self.scenario.ages else 2),
             (self.broker.trim, 1),
-            (self.keep_disk, 6 if self.scenario.ages else 2),
-            (self.close_machine, 1),
-            (self.stall_machine, 2 if self.scenario.machines > 1 else 0),
+            (self.fleet.keep_disk, 6 if self.scenario.ages else 2),
+            (self.fleet.close_some, 1),
+            (self.fleet.stall_some, 2 if self.scenario.machines > 1 else 0),
             (self.usurp, 1),
             (self.times.jump, 4 if self.scenario.jumps else 0),
+            (self.fleet.set_clock, 4 if self.scenario.clocks_set else 0),
             (self.age, 5 if self.scenario.ages else 0),
             (self.overstay, 3 if self.scenario.stalls else 0),
             (self.cancel, 2 if self.scenario.cancels else 0),
@@ -164,7 +162,8 @@ class World:
         """Step one loop of one machine, core loops more often than others."""
         running = self.running()
         if running:
-            self.step(self.rng.choice(running), self.rng.choice(ROLES_BY_WEIGHT))
+            machine = self.rng.choice(running)
+            self.step(machine, self.rng.choice([role for role in ROLES_BY_WEIGHT if role in machine.roles]))
 
     def step_all(self) -> None:
         """Step every loop of one machine."""
@@ -178,8 +177,12 @@ class World:
     def step(self, machine: Machine, role: str) -> bool:
         """Step one loop; a kill inside it ends the machine."""
         assert machine.worker is not None
-        self._stepping.append((machine, role))
-        loop = machine.worker.loops[role]
+        loop = machine.worker.loops.get(role)
+        if loop is None:
+            return False
+        if role == "core" and not self.fleet.runs("ingress"):
+            self.coverage.faults["core without ingress"] += 1
+        self.fleet.stepping.append((machine, role))
         try:
             moved = loop.step()
             if paused_of(loop):
@@ -194,7 +197,7 @@ class World:
             machine.kill()
             return True
         finally:
-            self._stepping.pop()
+            self.fleet.stepping.pop()
 
     def run_job(self) -> None:
         """Run one job of a pool."""
@@ -242,18 +245,17 @@ class World:
     def age(self) -> None:
         """Let so much time pass that what ended is forgotten; transactions and sessions that nobody keeps end meanwhile."""
         self.times.age()
-        for machine in self.machines:
-            if machine.worker is None:
-                self._bury(machine)
+        self.fleet.bury_all()
 
     def leave_answers(self) -> None:
         """Answer, and let the deadline pass while only core loops go on: nobody takes the answer over."""
-        if self.broker.is_away or self._stepping:
+        if self.broker.is_away or self.fleet.stepping:
             return
         deadline_ms = self.outside.answer_one()
         if deadline_ms is None:
             return
         self.coverage.faults["answers left lying"] += 1
+        self.coverage.faults["transaction open at a deadline"] += self.outside.has_open_transaction
         self.times.advance(max(deadline_ms + self.rng.choice((0, 1, 200, 5_000)) - self.clock.now_ms(), 0))
         for _ in range(self.rng.randint(1, 12)):
             running = self.running()
@@ -264,7 +266,7 @@ class World:
 
     def at(self, machine: Machine, step: int) -> None:
         """Called before each numbered step of a commit: look at it, then make the trouble that is armed for it."""
-        role = self._stepping[-1][1]
+        role = self.fleet.stepping[-1][1]
         try:
             self.before_step(machine, role, step)
         except Violation as violation:  # the loop would take it for an event that cannot be decided
@@ -323,81 +325,13 @@ class World:
 
     def start_machine(self) -> None:
         """Start a machine that is down, or wake one that is stalled."""
-        down = [machine for machine in self.machines if machine.worker is None or machine.is_stalled]
-        if not down or self.broker.is_away:
-            return
-        machine = self.rng.choice(down)
-        if machine.is_stalled:
-            self.say(f"{machine.name}: wakes up")
-            machine.is_stalled = False
-            return
-        if not machine.static:
-            self._bury(machine)
-        disk = machine.lose_disk(self.rng)
-        self.say(f"{machine.name}: starts with {disk}")
-        self.coverage.faults[f"start with {disk}"] += 1
-        machine.start(self.at)
-
-    def _bury(self, machine: Machine) -> None:
-        """End the session and the transactions of a dead process."""
-        for loop in [loop for worker in machine.dead for loop in worker.loops.values()]:
-            consumer = consumer_of(loop)
-            if consumer is not None:
-                self.log.kick(consumer)
-            self.log.expire_transaction(transactional_id_of(loop))
-        machine.dead = []
-
-    def expire_transaction(self) -> None:
-        """Let the session and the transactions of a dead machine end at last."""
-        dead = [machine for machine in self.machines if machine.dead and machine.worker is None]
-        if dead:
-            machine = self.rng.choice(dead)
-            self.say(f"{machine.name}: its sessions end")
-            self._bury(machine)
-
-    def keep_disk(self) -> None:
-        """Remember a disk, for a restart from a backup."""
-        machine = self.rng.choice(self.machines)
-        machine.old_disk = machine.disks.copied()
-
-    def close_machine(self) -> None:
-        """Stop a machine cleanly."""
-        running = self.running()
-        if len(running) > 1 or (running and self.rng.random() < 0.2):
-            machine = self.rng.choice(running)
-            self.say(f"{machine.name}: stops")
-            assert machine.worker is not None
-            machine.worker.close()
-            machine.kill()
-
-    def stall_machine(self) -> None:
-        """Stall a machine: it is not stepped any more, and its sessions end."""
-        running = self.running()
-        if len(running) < 2:
-            return
-        machine = self.rng.choice(running)
-        machine.is_stalled = True
-        self.say(f"{machine.name}: stands still")
-        self.coverage.faults["zombie"] += 1
-        assert machine.worker is not None
-        for loop in machine.worker.loops.values():
-            consumer = consumer_of(loop)
-            if consumer is not None:
-                self.log.kick(consumer)
-            if self.rng.random() < 0.3:
-                self.log.expire_transaction(transactional_id_of(loop))
+        if not self.broker.is_away:
+            self.fleet.start_some()
 
     def usurp(self) -> None:
-        """Start a second process under a machine's name; the first one learns of it when it is stepped."""
-        running = self.running()
-        if not running or not self.scenario.static or len(self.machines) > 4 or self.broker.is_away:
-            return
-        first = self.rng.choice(running)
-        self.say(f"{first.name}: a second process takes its name")
-        self.coverage.faults["second process"] += 1
-        second = first.twin()
-        self.machines.append(second)
-        second.start(self.at)
+        """Start a second process under a machine's name."""
+        if not self.broker.is_away:
+            self.fleet.usurp()
 
     # --- peace -------------------------------------------------------------------------------------------------------
 
@@ -411,19 +345,14 @@ class World:
             self.submit()
         for machine in self.machines:
             machine.is_stalled = False
-            if machine.worker is None:
-                self._bury(machine)
-        if all(machine.worker is None for machine in self.machines):
-            self.machines[0].start(self.at)
+        self.fleet.bury_all()
+        self.fleet.make_whole()
 
     def round(self) -> bool:
         """Step every loop, run every job, give every answer; True when anything happened."""
         moved = False
-        for machine in self.machines:
-            if machine.worker is None:
-                self._bury(machine)
-        if not self.running():  # two processes of one name may both have met a newer one
-            self.machines[0].start(self.at)
+        self.fleet.bury_all()
+        self.fleet.make_whole()
         for machine in list(self.machines):
             for role in ("ingress", "core", "continuation"):
                 if machine.worker is not None:
