@@ -23,13 +23,15 @@ from streams.engine.loop import TransactionalLoop
 from streams.engine.owned_tasks import OwnedTasks
 from streams.engine.quiet_positions import QuietPositions
 from streams.engine.restore import Restore
-from streams.log.seam import Log
+from streams.log.seam import Log, Record
 from streams.roles.core import deciders, gates, retention
 from streams.roles.core.deadlines import Deadlines
 from streams.roles.core.deciders import Deciders
 from streams.roles.core.live_window import Sessions
 from streams.roles.core.local_work import LocalWork
 from streams.roles.core.session import Session
+from streams.roles.ingress import task as ingress
+from streams.roles.ingress.records import read_answer
 from streams.simulation.violation import Breach, Failed
 from streams.simulation.watch import WORK_ENDS
 from topologies.decisions import admission, continuation
@@ -264,6 +266,37 @@ def _type_by_the_branch() -> list[Swap]:
     return [(Pipeline, "item_type", item_type)]
 
 
+def _judge_by_our_own_haste() -> list[Swap]:
+    """An answer counts as come in when ingress wrote it to `completions`, not when it was on the response topic."""
+    prepared = Deciders._prepared  # noqa: SLF001
+
+    def preparing(asked: Deciders, event: Any, *args: Any) -> Any:
+        answer = prepared(asked, event, *args)
+        late = msgspec.structs.replace(answer.completion, came_in_ms=args[-1])
+        return msgspec.structs.replace(answer, completion=late)
+
+    return [(Deciders, "_prepared", preparing)]
+
+
+def _never_look_at_the_stamp() -> list[Swap]:
+    """An answer is in time while the deadline has not rung, even where the broker says that it was not."""
+    closed = admission._closed  # noqa: SLF001
+
+    def judging(rows: Any, _came_in_ms: int | None) -> str | None:
+        return closed(rows, None)
+
+    return [(admission, "_closed", judging)]
+
+
+def _believe_the_sender() -> list[Swap]:
+    """The time that a sender wrote on its record is taken for the time at which it came in."""
+
+    def reading(record: Record) -> Any:
+        return read_answer(record._replace(appended=True))
+
+    return [(ingress, "read_answer", reading)]
+
+
 # --- mistakes that a reader planted -----------------------------------------------------------------------------------------------------
 
 
@@ -330,6 +363,9 @@ PLANTS: Mapping[str, Plant] = {
     "leave-markers": Plant(_leave_markers, Breach.NEVER_AT_REST),
     "never-resume": Plant(_never_resume, Breach.PAUSED_FOR_NOTHING),
     "type-by-the-branch": Plant(_type_by_the_branch, Breach.UNEXPECTED_ENDING, "validation error for Yes"),
+    "judge-by-our-own-haste": Plant(_judge_by_our_own_haste, Breach.REFUSED_IN_TIME),
+    "never-look-at-the-stamp": Plant(_never_look_at_the_stamp, Breach.ADMITTED_TOO_LATE),
+    "believe-the-sender": Plant(_believe_the_sender, Breach.REFUSED_IN_TIME),
     "forget-the-open": Plant(_forget_the_open, Breach.TABLES_DIFFER, "is None, not"),
     "never-ask-after-all": Plant(_never_ask_after_all, Breach.REQUESTS_MISCOUNTED, "has 0 request records, not 1"),
     "sweep-past-retries": Plant(_sweep_past_retries, Breach.WAITS_FOR_NOTHING),
