@@ -19,6 +19,7 @@ from streams.log.memory.consumer import MemoryGroupConsumer
 from streams.log.memory.log import MemoryLog
 from streams.log.seam import TopicPartition
 from streams.roles.core.task import CoreTask
+from streams.simulation.scenario import Scenario
 from streams.telemetry.metrics import Metrics
 from streams.testing.inline_pool import InlinePool
 from streams.worker.assembly import ROLES, Assembly, Worker
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from state.tables.store import ChangelogPosition
 
 Disk = dict[tuple[str, int], tuple[dict[bytes, bytes], "dict[str, ChangelogPosition]"]]
+
+SKEWS_MS = (0, 0, 700, -700, 30_000, -30_000, 200_000, -200_000)
+"""How wrong the clock of a machine may be."""
 
 
 class Killed(BaseException):
@@ -163,6 +167,15 @@ class Machine:
                 pool.close()
         self.worker = None
 
+    def bury(self) -> None:
+        """End the sessions and the transactions of its dead processes."""
+        for loop in [loop for worker in self.dead for loop in worker.loops.values()]:
+            consumer = consumer_of(loop)
+            if consumer is not None:
+                self._log.kick(consumer)
+            self._log.expire_transaction(transactional_id_of(loop))
+        self.dead = []
+
     def lose_disk(self, rng: Random) -> str:
         """What a restart finds on the disk: all, nothing, or an earlier state."""
         roll = rng.random()
@@ -185,6 +198,23 @@ class Machine:
         if self.worker is None:
             return []
         return list(dict.fromkeys(cast("list[CoreTask]", list(self.worker.loops["core"].tasks.values()))))
+
+
+def machines_of(scenario: Scenario, log: MemoryLog, clock: ManualClock, topic_ids: Mapping[str, str]) -> list[Machine]:
+    """The machines of a scenario, each with a clock of its own."""
+    clocks = Random(scenario.seed ^ 0xC10C)  # noqa: S311 - a simulation is no secret
+    return [
+        Machine(
+            f"machine-{number}",
+            scenario.pipeline,
+            log,
+            clock,
+            topic_ids,
+            static=scenario.static,
+            skew_ms=clocks.choice(SKEWS_MS),
+        )
+        for number in range(scenario.machines)
+    ]
 
 
 def consumer_of(loop: TransactionalLoop) -> MemoryGroupConsumer | None:

@@ -17,14 +17,19 @@ from streams.log.memory.broker import CommitFault
 from streams.log.memory.log import MemoryLog
 from streams.simulation.coverage import ROLES_BY_WEIGHT, STEPS, Coverage
 from streams.simulation.ledger import Ledger
-from streams.simulation.machines import Killed, Machine, consumer_of, group_of, paused_of, transactional_id_of
+from streams.simulation.machines import (
+    Killed,
+    Machine,
+    consumer_of,
+    group_of,
+    machines_of,
+    paused_of,
+    transactional_id_of,
+)
 from streams.simulation.outside import Outside
 from streams.simulation.scenario import Say, Scenario, without_trace
 from streams.simulation.violation import Violation
 from streams.worker.topics import ensure_topics, verify_topics
-
-SKEWS_MS = (0, 0, 700, -700, 30_000, -30_000, 200_000, -200_000)
-"""How wrong the clock of a machine may be."""
 
 
 class World:
@@ -47,20 +52,7 @@ class World:
         self._say = say
         ensure_topics(scenario.pipeline, self.log)
         topic_ids = verify_topics(scenario.pipeline, self.log)
-        names = [f"machine-{number}" for number in range(scenario.machines)]
-        clocks = Random(scenario.seed ^ 0xC10C)  # noqa: S311 - the same
-        self.machines = [
-            Machine(
-                name,
-                scenario.pipeline,
-                self.log,
-                self.clock,
-                topic_ids,
-                static=scenario.static,
-                skew_ms=clocks.choice(SKEWS_MS),
-            )
-            for name in names
-        ]
+        self.machines = machines_of(scenario, self.log, self.clock, topic_ids)
         self.ledger = Ledger(scenario, self.log, self.names, self.say)
         self.outside = Outside(scenario, self.log, self.rng, self.say)
         self.doors = self.log.plain_producer()
@@ -237,9 +229,7 @@ class World:
 
     def leave_answers(self) -> None:
         """Answer, and let the deadline pass while only core loops go on: nobody takes the answer over."""
-        if self._away_for > 0 or self._stepping:
-            return
-        deadline_ms = self.outside.answer_one()
+        deadline_ms = None if self._away_for > 0 else self.outside.answer_one()
         if deadline_ms is None:
             return
         self.coverage.faults["answers left lying"] += 1
@@ -334,20 +324,11 @@ class World:
             machine.is_stalled = False
             return
         if not machine.static:
-            self._bury(machine)
+            machine.bury()
         disk = machine.lose_disk(self.rng)
         self.say(f"{machine.name}: starts with {disk}")
         self.coverage.faults[f"start with {disk}"] += 1
         machine.start(self.at)
-
-    def _bury(self, machine: Machine) -> None:
-        """End the session and the transactions of a dead process."""
-        for loop in [loop for worker in machine.dead for loop in worker.loops.values()]:
-            consumer = consumer_of(loop)
-            if consumer is not None:
-                self.log.kick(consumer)
-            self.log.expire_transaction(transactional_id_of(loop))
-        machine.dead = []
 
     def fail_commit(self) -> None:
         """Let the next commit go wrong."""
@@ -363,7 +344,7 @@ class World:
         if dead:
             machine = self.rng.choice(dead)
             self.say(f"{machine.name}: its sessions end")
-            self._bury(machine)
+            machine.bury()
 
     def go_away(self) -> None:
         """Take the broker away for a while."""
@@ -446,7 +427,7 @@ class World:
         for machine in self.machines:
             machine.is_stalled = False
             if machine.worker is None:
-                self._bury(machine)
+                machine.bury()
         if all(machine.worker is None for machine in self.machines):
             self.machines[0].start(self.at)
 
@@ -455,7 +436,7 @@ class World:
         moved = False
         for machine in self.machines:
             if machine.worker is None:
-                self._bury(machine)
+                machine.bury()
         if not self.running():  # two processes of one name may both have met a newer one
             self.machines[0].start(self.at)
         for machine in list(self.machines):
