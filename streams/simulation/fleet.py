@@ -86,7 +86,7 @@ class Fleet:
             machine.is_stalled = False
             return
         if not machine.static:
-            self.bury(machine)
+            machine.bury()
         disk = machine.lose_disk(self._rng)
         self._say(f"{machine.name}: starts with {disk}")
         self._coverage.faults[f"start with {disk}"] += 1
@@ -102,16 +102,7 @@ class Fleet:
         """End the sessions and transactions of all processes that are dead."""
         for machine in self.machines:
             if machine.worker is None:
-                self.bury(machine)
-
-    def bury(self, machine: Machine) -> None:
-        """End the sessions and transactions of a dead process."""
-        for loop in [loop for worker in machine.dead for loop in worker.loops.values()]:
-            consumer = consumer_of(loop)
-            if consumer is not None:
-                self._log.kick(consumer)
-            self._log.expire_transaction(transactional_id_of(loop))
-        machine.dead = []
+                machine.bury()
 
     def bury_some(self) -> None:
         """Let the session and the transactions of a dead machine end at last."""
@@ -119,7 +110,7 @@ class Fleet:
         if dead:
             machine = self._rng.choice(dead)
             self._say(f"{machine.name}: its sessions end")
-            self.bury(machine)
+            machine.bury()
 
     def close_some(self) -> None:
         """Stop a machine cleanly."""

@@ -35,7 +35,6 @@ POOL_CLOCK = ManualClock()
 
 Disk = dict[tuple[str, int], tuple[dict[bytes, bytes], "dict[str, ChangelogPosition]"]]
 
-
 At = Callable[["Machine", int], None]
 """Called before each numbered step of a machine's commits."""
 
@@ -193,6 +192,15 @@ class Machine:
             for pool in self.worker.pools:
                 pool.close()
         self.worker = None
+
+    def bury(self) -> None:
+        """End the sessions and the transactions of its dead processes."""
+        for loop in [loop for worker in self.dead for loop in worker.loops.values()]:
+            consumer = consumer_of(loop)
+            if consumer is not None:
+                self._log.kick(consumer)
+            self._log.expire_transaction(transactional_id_of(loop))
+        self.dead = []
 
     def lose_disk(self, rng: Random) -> str:
         """What a restart finds on the disk: all, nothing, or an earlier state."""
