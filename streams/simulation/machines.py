@@ -20,6 +20,7 @@ from streams.log.seam import TopicPartition
 from streams.roles.core.task import CoreTask
 from streams.telemetry.metrics import Metrics
 from streams.testing.inline_pool import InlinePool
+from streams.worker.application import TakenUp
 from streams.worker.assembly import ROLES, Assembly, Worker
 from topologies.pipeline.model import Pipeline
 
@@ -99,7 +100,7 @@ class Machine:
         pipeline: Pipeline,
         log: MemoryLog,
         clock: ManualClock,
-        topic_ids: Mapping[str, str],
+        taken_up: TakenUp,
         *,
         static: bool,
     ) -> None:
@@ -113,7 +114,7 @@ class Machine:
         self._pipeline = pipeline
         self._log = log
         self._clock = clock
-        self._topic_ids = topic_ids
+        self._taken_up = taken_up
 
     def start(self, at: Callable[[Machine, int], None]) -> None:
         """Start the process."""
@@ -124,7 +125,7 @@ class Machine:
             stores=self.disks,
             instance=self.name,
             static=self.static,
-            topic_ids=self._topic_ids,
+            taken_up=self._taken_up,
             roles=ROLES,
             metrics=QuietMetrics(),
             make_pool=lambda: HeldPool(self._clock, held=True),

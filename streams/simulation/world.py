@@ -21,7 +21,8 @@ from streams.simulation.machines import Killed, Machine, consumer_of, group_of, 
 from streams.simulation.outside import Outside
 from streams.simulation.scenario import Say, Scenario, without_trace
 from streams.simulation.violation import Violation
-from streams.worker.topics import ensure_topics, verify_topics
+from streams.worker.application import take_up
+from streams.worker.topics import ensure_topics
 
 
 class World:
@@ -43,10 +44,10 @@ class World:
         self.tracing = say is not without_trace
         self._say = say
         ensure_topics(scenario.pipeline, self.log)
-        topic_ids = verify_topics(scenario.pipeline, self.log)
+        taken_up = take_up(scenario.pipeline, self.log)
         names = [f"machine-{number}" for number in range(scenario.machines)]
         self.machines = [
-            Machine(name, scenario.pipeline, self.log, self.clock, topic_ids, static=scenario.static) for name in names
+            Machine(name, scenario.pipeline, self.log, self.clock, taken_up, static=scenario.static) for name in names
         ]
         self.ledger = Ledger(scenario, self.log, self.names, self.say)
         self.outside = Outside(scenario, self.log, self.rng, self.say)
@@ -400,7 +401,7 @@ class World:
         first = self.rng.choice(running)
         self.say(f"{first.name}: a second process takes its name")
         self.coverage.faults["second process"] += 1
-        second = Machine(first.name, self.scenario.pipeline, self.log, self.clock, first._topic_ids, static=True)  # noqa: SLF001
+        second = Machine(first.name, self.scenario.pipeline, self.log, self.clock, first._taken_up, static=True)  # noqa: SLF001
         self.machines.append(second)
         second.start(self.at)
 

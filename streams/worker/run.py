@@ -27,8 +27,8 @@ from streams.process.interpreter import tune_interpreter
 from streams.roles.object_source import ObjectPoller
 from streams.telemetry.admin import AdminServer
 from streams.telemetry.metrics import Metrics
+from streams.worker.application import wait_for_start
 from streams.worker.assembly import ROLES, Assembly, Worker
-from streams.worker.topics import wait_for_topics
 from topologies.pipeline.ends import ObjectOutput, ObjectSource
 from topologies.pipeline.model import Pipeline
 from topologies.reading.choice import PipelineChoice
@@ -74,8 +74,8 @@ def run_worker(settings: WorkerSettings, stop: threading.Event, *, on_ready: Cal
     runs_steps = settings.choice is not None and not {"core", "continuation"}.isdisjoint(settings.roles)
     author = StepProcess(settings.choice) if settings.choice is not None and runs_steps else None
     try:
-        topic_ids = wait_for_topics(pipeline, log, stop)
-        if topic_ids is None:
+        taken_up = wait_for_start(pipeline, log, stop)
+        if taken_up is None:
             return 0
         worker = Assembly(
             pipeline=pipeline,
@@ -84,7 +84,7 @@ def run_worker(settings: WorkerSettings, stop: threading.Event, *, on_ready: Cal
             stores=stores,
             instance=instance,
             static=static,
-            topic_ids=topic_ids,
+            taken_up=taken_up,
             roles=settings.roles,
             metrics=Metrics(),
             author=author,

@@ -89,9 +89,7 @@ class _Polling:
             headers = m.headers() or ()
             kind, at_ms = m.timestamp()
             appended = kind == TIMESTAMP_LOG_APPEND_TIME
-            records.append(
-                Record(m.topic(), m.partition(), m.offset(), at_ms, m.key(), m.value(), headers, appended)
-            )
+            records.append(Record(m.topic(), m.partition(), m.offset(), at_ms, m.key(), m.value(), headers, appended))
         if problem is not None and not records:
             raise problem
         self._held = problem
