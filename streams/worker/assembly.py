@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 from schemas import limits
 from schemas.names import Names
-from state.keys import TABLES
 from state.tables.overlay import Overlay
 from state.tables.rows import MakeOverlay
 from state.tables.store import StoreFactory
@@ -105,6 +104,7 @@ class Assembly:
             signer=signer_of(self.pipeline),
             metrics=self.metrics,
             author=self.author or LocalAuthor(self.pipeline),
+            topic_ids=self.taken_up.topic_ids,
         )
 
     def _loop(
@@ -148,14 +148,12 @@ class Assembly:
     def _add_core(self, worker: Worker, shared: RoleContext) -> None:
         """Executions, units, interactions and items."""
         names, pool = shared.names, self._pool(worker)
-        changelogs = [names.changelog(table) for table in TABLES.values()]
         context = CoreContext(
             **vars(shared),
             log=self.log,
             pool=pool,
             stores=self.stores,
             instance=self.instance,
-            topic_ids={name: self.taken_up.topic_ids[name] for name in changelogs},
             make_overlay=self.make_overlay,
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from schemas import facts, limits
 from schemas.envelopes import ExecutionOutcome, SubmitCommand
-from state.execution import ExecutionRecord
+from state.execution import ExecutionRecord, digest_of
 from topologies.decisions.decision import Append, DeadLetterRecord, Decisions, NoOp, TellOutcome
 from topologies.pipeline.model import Pipeline
 from topologies.pipeline.payloads import Misfit
@@ -28,7 +28,9 @@ def submit(pipeline: Pipeline, command: SubmitCommand, execution: ExecutionRecor
             error_code=execution.error_code,
             error_message=execution.error_message,
         )
-        return [TellOutcome(known)] if command.reply_id else [NoOp("duplicate-submission")]
+        same: Decisions = [] if command.reply_id else [NoOp("duplicate-submission")]
+        told: Decisions = [TellOutcome(known)] if command.reply_id else []
+        return [*told, *(same if _is_same(command, execution) else [_other_content(command)])]
     accepted = ExecutionOutcome(command.reply_id or "", command.execution_id, ACCEPTED)
     return [
         Append(
@@ -55,6 +57,20 @@ def submit(pipeline: Pipeline, command: SubmitCommand, execution: ExecutionRecor
         ),
         *([TellOutcome(accepted)] if command.reply_id else []),
     ]
+
+
+def _is_same(command: SubmitCommand, execution: ExecutionRecord) -> bool:
+    """Whether the second submission says what the first one said; True where that is not known any more."""
+    return execution.input_digest in (b"", digest_of(command.input))
+
+
+def _other_content(command: SubmitCommand) -> NoOp:
+    """The key decides, so the second submission starts nothing; but somebody may have meant it to."""
+    return NoOp(
+        "duplicate-other-content",
+        f"submission key {command.submission_key!r} was used before for another input: {command.execution_id} stays as it is, and nothing is "
+        "started. What is meant as another submission needs another key",
+    )
 
 
 def _misfit(pipeline: Pipeline, command: SubmitCommand) -> str | None:
