@@ -109,7 +109,7 @@ def _start_worker(stage: MemoryStage, instance: str) -> threading.Event:
         wait=stage.stop.wait,
     ).build()
     stop = stage.stop
-    stage.start(instance, lambda: serve(worker, stage.pipeline, stage.log, stop, on_ready=ready.set))
+    stage.start(instance, lambda: serve(worker, stage.pipeline, stage.log, stop, SystemClock(), on_ready=ready.set))
     return ready
 
 

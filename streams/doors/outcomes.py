@@ -130,6 +130,8 @@ class Outcomes:
         limit_s = self._clock.monotonic_s() + timeout_s
         while missing:
             for record in self._reader.poll(POLL_RECORDS, POLL_S):
+                if not record.value:  # a worker's probe of the broker's time
+                    continue
                 told = codec.decode(record.value)
                 if isinstance(told, ExecutionOutcome) and told.execution_id in missing:
                     self._take(told, ended)

@@ -10,7 +10,8 @@ from schemas.names import Names
 from state.tables.rows import MakeOverlay
 from state.tables.store import StoreFactory
 from streams.author.calls import Author
-from streams.clock import Clock
+from streams.clock import BrokerClock
+from streams.engine.aside import Aside
 from streams.engine.pool import Pool
 from streams.log.seam import Log
 from streams.telemetry.metrics import Metrics
@@ -34,7 +35,7 @@ class RoleContext:
 
     pipeline: Pipeline
     names: Names
-    clock: Clock
+    clock: BrokerClock
     signer: TokenSigner | None
     metrics: Metrics
     author: Author
@@ -46,10 +47,14 @@ class CoreContext(RoleContext):
     """What the core tasks share besides.
 
     Attributes:
+        aside: Asks the broker beside the work.
+        pace_s: Shortest time between two such questions of a task.
         live_sessions: Over all tasks; at most `limits.LIVE_SESSIONS_MAX`.
     """
 
     log: Log
+    aside: Aside
+    pace_s: float
     pool: Pool
     stores: StoreFactory
     instance: str

@@ -64,6 +64,7 @@ class Ledger:
         self._answered: Counter[str] = Counter()
         self._scenario = scenario
         self._names = names
+        self._clock = log.clock
         self._say = say
         self._reader = log.reader()
         self._reader.assign({TopicPartition(names.facts, number): 0 for number in range(scenario.pipeline.partitions)})
@@ -109,6 +110,7 @@ class Ledger:
             case facts.InteractionTimedOut():
                 iid = interaction_id(fact.unit_id, fact.item_index)
                 self.timed_out[iid] = fact
+                self._check_time(fact, self.dispatched[iid].deadline_ms)
                 self._answered[fact.unit_id] += fact.resolution == "skip"
                 self._count("timed out", iid)
             case facts.ContinuationCompleted():
@@ -125,6 +127,11 @@ class Ledger:
                 self._count(type(fact).__name__, fact.unit_id)
             case _:
                 pass
+
+    def _check_time(self, fact: facts.InteractionTimedOut, deadline_ms: int) -> None:
+        """No deadline rings before the broker's clock has come to it, whatever a machine's clock says."""
+        if not self._scenario.jumps and self._clock.now_ms() < deadline_ms:
+            raise Violation(Breach.RANG_EARLY, f"{fact}, and the deadline is {deadline_ms}")
 
     def _count(self, happening: str, which: str) -> None:
         self.seen[happening, which] += 1

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 from schemas.errors import CallTimeout
 from state.tables.memory import MemoryStoreFactory
 from state.tables.overlay import CheckedOverlay
-from streams.clock import ManualClock
+from streams.clock import ManualClock, SkewedClock
+from streams.engine.aside import AtOnce
 from streams.engine.loop import TransactionalLoop
 from streams.engine.pool import Finished
 from streams.log.memory.broker import Group, Partition
@@ -18,6 +19,7 @@ from streams.log.memory.consumer import MemoryGroupConsumer
 from streams.log.memory.log import MemoryLog
 from streams.log.seam import TopicPartition
 from streams.roles.core.task import CoreTask
+from streams.simulation.scenario import Scenario
 from streams.telemetry.metrics import Metrics
 from streams.testing.inline_pool import InlinePool
 from streams.worker.application import TakenUp
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
     from state.tables.store import ChangelogPosition
 
 Disk = dict[tuple[str, int], tuple[dict[bytes, bytes], "dict[str, ChangelogPosition]"]]
+
+SKEWS_MS = (0, 0, 700, -700, 30_000, -30_000, 200_000, -200_000)
+"""How wrong the clock of a machine may be."""
 
 
 class Killed(BaseException):
@@ -61,6 +66,9 @@ class QuietMetrics(Metrics):
     def gave_up(self, partition: int) -> None:
         """Nothing."""
 
+    def clocks_differ(self, seconds: float) -> None:
+        """Nothing."""
+
 
 class Disks(MemoryStoreFactory):
     """Stores in memory, which can be set back to an earlier state."""
@@ -92,7 +100,7 @@ class HeldPool(InlinePool):
 
 
 class Machine:
-    """One app instance and its disk."""
+    """One app instance and its disk; its clock is wrong by `skew_ms`."""
 
     def __init__(
         self,
@@ -103,8 +111,10 @@ class Machine:
         taken_up: TakenUp,
         *,
         static: bool,
+        skew_ms: int,
     ) -> None:
         self.name = name
+        self.skew_ms = skew_ms
         self.static = static
         self.disks = Disks()
         self.old_disk: Disk = {}
@@ -112,16 +122,30 @@ class Machine:
         self.dead: list[Worker] = []
         self.is_stalled = False
         self._pipeline = pipeline
-        self._log = log
+        self._own_clock = SkewedClock(clock, skew_ms)
+        self._world_log = log
+        self._log = log.seen_from(self._own_clock)
         self._clock = clock
         self._taken_up = taken_up
+
+    def twin(self) -> Machine:
+        """Another process under the same name, on a disk of its own."""
+        return Machine(
+            self.name,
+            self._pipeline,
+            self._world_log,
+            self._clock,
+            self._taken_up,
+            static=self.static,
+            skew_ms=self.skew_ms,
+        )
 
     def start(self, at: Callable[[Machine, int], None]) -> None:
         """Start the process."""
         self.worker = Assembly(
             pipeline=self._pipeline,
             log=self._log,
-            clock=self._clock,
+            clock=self._own_clock,
             stores=self.disks,
             instance=self.name,
             static=self.static,
@@ -130,6 +154,8 @@ class Machine:
             metrics=QuietMetrics(),
             make_pool=lambda: HeldPool(self._clock, held=True),
             make_overlay=CheckedOverlay,
+            aside=AtOnce(),
+            pace_s=0.0,
             at=lambda step: at(self, step),
         ).build()
         self.is_stalled = False
@@ -141,6 +167,15 @@ class Machine:
             for pool in self.worker.pools:
                 pool.close()
         self.worker = None
+
+    def bury(self) -> None:
+        """End the sessions and the transactions of its dead processes."""
+        for loop in [loop for worker in self.dead for loop in worker.loops.values()]:
+            consumer = consumer_of(loop)
+            if consumer is not None:
+                self._log.kick(consumer)
+            self._log.expire_transaction(transactional_id_of(loop))
+        self.dead = []
 
     def lose_disk(self, rng: Random) -> str:
         """What a restart finds on the disk: all, nothing, or an earlier state."""
@@ -164,6 +199,23 @@ class Machine:
         if self.worker is None:
             return []
         return list(dict.fromkeys(cast("list[CoreTask]", list(self.worker.loops["core"].tasks.values()))))
+
+
+def machines_of(scenario: Scenario, log: MemoryLog, clock: ManualClock, taken_up: TakenUp) -> list[Machine]:
+    """The machines of a scenario, each with a clock of its own."""
+    clocks = Random(scenario.seed ^ 0xC10C)  # noqa: S311 - a simulation is no secret
+    return [
+        Machine(
+            f"machine-{number}",
+            scenario.pipeline,
+            log,
+            clock,
+            taken_up,
+            static=scenario.static,
+            skew_ms=clocks.choice(SKEWS_MS),
+        )
+        for number in range(scenario.machines)
+    ]
 
 
 def consumer_of(loop: TransactionalLoop) -> MemoryGroupConsumer | None:
@@ -201,7 +253,7 @@ def is_member(log: MemoryLog, consumer: MemoryGroupConsumer, *, though_rebalanci
 
 def task_insides(task: CoreTask) -> tuple[Any, Any, Any]:
     """Store, sessions and timers of a task."""
-    return task.rows.store, task.sessions.by_unit, task.deadlines._timers  # noqa: SLF001
+    return task.rows.store, task.sessions.by_unit, task.deadlines
 
 
 def is_idle(task: CoreTask) -> bool:

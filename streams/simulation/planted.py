@@ -18,8 +18,12 @@ from schemas.errors import TransactionAborted
 from state import interaction
 from state.execution import ExecutionStatus
 from state.interaction import InteractionStatus
+from streams.clock import BrokerClock
 from streams.engine.loop import TransactionalLoop
 from streams.engine.owned_tasks import OwnedTasks
+from streams.engine.quiet_positions import QuietPositions
+from streams.log.seam import Log
+from streams.roles.core import gates
 from streams.roles.core.deadlines import Deadlines
 from streams.roles.core.deciders import Deciders
 from streams.roles.core.live_window import Sessions
@@ -202,11 +206,37 @@ def _blame_the_content() -> list[Swap]:
 def _expire_over_backlog() -> list[Swap]:
     """A deadline rings while answers that were there before it wait to be decided."""
 
-    def is_open(deadlines: Deadlines) -> bool:
-        deadlines._gate_ms = deadlines._ctx.clock.now_ms()  # noqa: SLF001
+    def has_passed(_deadlines: Deadlines, _end: int) -> bool:
         return True
 
-    return [(Deadlines, "_is_gate_open", is_open)]
+    return [(Deadlines, "has_passed", has_passed)]
+
+
+def _ring_before_ingress() -> list[Swap]:
+    """A deadline rings while answers lie on the response topic that nobody has taken over."""
+
+    def is_taken_over(_log: Log, _group: str, _ends: Any) -> bool:
+        return True
+
+    return [(gates, "_is_taken_over", is_taken_over)]
+
+
+def _trust_the_own_clock() -> list[Swap]:
+    """Deadlines follow the clock of the machine, which another machine or the broker does not share."""
+
+    def now_ms(clock: BrokerClock) -> int:
+        return clock._own.now_ms()  # noqa: SLF001
+
+    return [(BrokerClock, "now_ms", now_ms)]
+
+
+def _leave_markers() -> list[Swap]:
+    """Positions that no record moved are never committed."""
+
+    def moved(_quiet: QuietPositions, _consumer: Any) -> dict[Any, int]:
+        return {}
+
+    return [(QuietPositions, "moved", moved)]
 
 
 def _never_resume() -> list[Swap]:
@@ -243,6 +273,9 @@ PLANTS: Mapping[str, Plant] = {
     "forget-an-attempt": Plant(_forget_an_attempt, Breach.ROW_NOT_NEW, "t/.* was taken to be a new row"),
     "blame-the-content": Plant(_blame_the_content, Breach.EVENT_BLAMED, "the commit of .* was refused"),
     "expire-over-backlog": Plant(_expire_over_backlog, Breach.TIMED_OUT_IN_TIME),
+    "ring-before-ingress": Plant(_ring_before_ingress, Breach.TIMED_OUT_IN_TIME),
+    "trust-the-own-clock": Plant(_trust_the_own_clock, Breach.RANG_EARLY),
+    "leave-markers": Plant(_leave_markers, Breach.NEVER_AT_REST),
     "never-resume": Plant(_never_resume, Breach.PAUSED_FOR_NOTHING),
     "type-by-the-branch": Plant(_type_by_the_branch, Breach.UNEXPECTED_ENDING, "validation error for Yes"),
 }

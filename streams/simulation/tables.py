@@ -101,7 +101,7 @@ def check_waiting(world: World) -> None:
 
 def _check_waiting(world: World, task: CoreTask) -> None:
     store, sessions, timers = task_insides(task)
-    armed = {key[2:].decode().split(".")[0] for key, _ in timers.armed(b"")}
+    armed = {key[2:].decode().split(".")[0] for key, _ in timers.armed()}
     serving = {session.execution_id for session in sessions.values() if session.is_ended or session.stream is not None}
     for key, _ in store.scan(*prefix_span("e")):
         execution: ExecutionRecord | None = world.ledger.rows.get(key)

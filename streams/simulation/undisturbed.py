@@ -16,6 +16,7 @@ from state.tables.memory import MemoryStoreFactory
 from state.tables.overlay import CheckedOverlay
 from streams.clock import ManualClock
 from streams.doors.submissions import send
+from streams.engine.aside import AtOnce
 from streams.log.memory.log import MemoryLog
 from streams.simulation.ledger import Ledger, records_of
 from streams.simulation.machines import QuietMetrics
@@ -144,9 +145,11 @@ class _Undisturbed:
             metrics=QuietMetrics(),
             make_pool=lambda: InlinePool(self.clock),
             make_overlay=CheckedOverlay,
+            aside=AtOnce(),
+            pace_s=0.0,
         ).build()
         self.ledger = Ledger(scenario, self.log, Names.of(pipeline.app), without_trace)
-        self._outside = Outside(scenario, self.log, Random(1), without_trace)  # noqa: S311 - not used for anything secret
+        self._outside = Outside(scenario, self.log, Random(1), without_trace, transacts=False)  # noqa: S311 - not used for anything secret
 
     def outcomes(self) -> _Outcomes:
         """What its executions left behind."""

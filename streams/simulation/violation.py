@@ -42,6 +42,7 @@ class Breach(StrEnum):
     ANSWER_WITHOUT_OUTCOME = "answer-without-outcome"
     ORIGIN_UNKNOWN = "origin-unknown"
     TIMED_OUT_IN_TIME = "timed-out-in-time"
+    RANG_EARLY = "rang-early"
     # outputs
     WRONG_ITEM_OUTPUT = "wrong-item-output"
     WRONG_PUBLICATION = "wrong-publication"

@@ -17,7 +17,15 @@ from streams.log.memory.broker import CommitFault
 from streams.log.memory.log import MemoryLog
 from streams.simulation.coverage import ROLES_BY_WEIGHT, STEPS, Coverage
 from streams.simulation.ledger import Ledger
-from streams.simulation.machines import Killed, Machine, consumer_of, group_of, paused_of, transactional_id_of
+from streams.simulation.machines import (
+    Killed,
+    Machine,
+    consumer_of,
+    group_of,
+    machines_of,
+    paused_of,
+    transactional_id_of,
+)
 from streams.simulation.outside import Outside
 from streams.simulation.scenario import Say, Scenario, without_trace
 from streams.simulation.violation import Violation
@@ -45,10 +53,7 @@ class World:
         self._say = say
         ensure_topics(scenario.pipeline, self.log)
         taken_up = take_up(scenario.pipeline, self.log)
-        names = [f"machine-{number}" for number in range(scenario.machines)]
-        self.machines = [
-            Machine(name, scenario.pipeline, self.log, self.clock, taken_up, static=scenario.static) for name in names
-        ]
+        self.machines = machines_of(scenario, self.log, self.clock, taken_up)
         self.ledger = Ledger(scenario, self.log, self.names, self.say)
         self.outside = Outside(scenario, self.log, self.rng, self.say)
         self.doors = self.log.plain_producer()
@@ -108,6 +113,7 @@ class World:
             (self.run_job, 25),
             (self.hear_outside, 25),
             (self.pass_time, 12),
+            (self.leave_answers, 3),
             (self.submit, 4),
             (self.arm_kill, 5),
             (self.arm_stall, 4 if self.scenario.machines > 1 else 2),
@@ -222,6 +228,18 @@ class World:
         most = self.rng.choice((30, 300, 300, 1_500, 6_000, 70_000 if self.scenario.silence else 12_000))
         self.advance(self.rng.randint(1, most))
 
+    def leave_answers(self) -> None:
+        """Answer, and let the deadline pass while only core loops go on: nobody takes the answer over."""
+        deadline_ms = None if self._away_for > 0 else self.outside.answer_one()
+        if deadline_ms is None:
+            return
+        self.coverage.faults["answers left lying"] += 1
+        self.advance(max(deadline_ms + self.rng.choice((0, 1, 200, 5_000)) - self.clock.now_ms(), 0))
+        for _ in range(self.rng.randint(1, 12)):
+            running = self.running()
+            if running:
+                self.step(self.rng.choice(running), "core")
+
     def advance(self, by_ms: int) -> None:
         """Let time pass."""
         self.say(f"clock: {by_ms} ms pass")
@@ -307,20 +325,11 @@ class World:
             machine.is_stalled = False
             return
         if not machine.static:
-            self._bury(machine)
+            machine.bury()
         disk = machine.lose_disk(self.rng)
         self.say(f"{machine.name}: starts with {disk}")
         self.coverage.faults[f"start with {disk}"] += 1
         machine.start(self.at)
-
-    def _bury(self, machine: Machine) -> None:
-        """End the session and the transactions of a dead process."""
-        for loop in [loop for worker in machine.dead for loop in worker.loops.values()]:
-            consumer = consumer_of(loop)
-            if consumer is not None:
-                self.log.kick(consumer)
-            self.log.expire_transaction(transactional_id_of(loop))
-        machine.dead = []
 
     def fail_commit(self) -> None:
         """Let the next commit go wrong."""
@@ -336,7 +345,7 @@ class World:
         if dead:
             machine = self.rng.choice(dead)
             self.say(f"{machine.name}: its sessions end")
-            self._bury(machine)
+            machine.bury()
 
     def go_away(self) -> None:
         """Take the broker away for a while."""
@@ -401,7 +410,7 @@ class World:
         first = self.rng.choice(running)
         self.say(f"{first.name}: a second process takes its name")
         self.coverage.faults["second process"] += 1
-        second = Machine(first.name, self.scenario.pipeline, self.log, self.clock, first._taken_up, static=True)  # noqa: SLF001
+        second = first.twin()
         self.machines.append(second)
         second.start(self.at)
 
@@ -419,7 +428,7 @@ class World:
         for machine in self.machines:
             machine.is_stalled = False
             if machine.worker is None:
-                self._bury(machine)
+                machine.bury()
         if all(machine.worker is None for machine in self.machines):
             self.machines[0].start(self.at)
 
@@ -428,7 +437,7 @@ class World:
         moved = False
         for machine in self.machines:
             if machine.worker is None:
-                self._bury(machine)
+                machine.bury()
         if not self.running():  # two processes of one name may both have met a newer one
             self.machines[0].start(self.at)
         for machine in list(self.machines):

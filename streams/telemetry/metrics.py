@@ -45,6 +45,12 @@ class Metrics:
         self.oldest_pending_age = Gauge(
             "kawait_oldest_pending_age_seconds", "Age of the oldest request without an answer", registry=made
         )
+        self.deadlines_held = Gauge(
+            "kawait_deadlines_held", "Due deadlines held back for long by answers not taken over yet", registry=made
+        )
+        self._clock_difference = Gauge(
+            "kawait_clock_difference_seconds", "How far the broker's clock is ahead of the machine's", registry=made
+        )
         self.window_occupancy = Gauge(
             "kawait_window_occupancy", "Window slots taken over all live sessions", registry=made
         )
@@ -89,6 +95,10 @@ class Metrics:
         """A restore went on."""
         self._restore_done.labels(str(partition)).set(done)
         self._restore_total.labels(str(partition)).set(total)
+
+    def clocks_differ(self, seconds: float) -> None:
+        """The broker's time was measured."""
+        self._clock_difference.set(seconds)
 
     def gave_up(self, partition: int) -> None:
         """A partition was given up."""

@@ -37,6 +37,7 @@ from state.tables.memory import MemoryStoreFactory
 from state.tables.overlay import CheckedOverlay
 from streams.clock import ManualClock
 from streams.doors.submissions import command_for_object, command_for_payload, send
+from streams.engine.aside import AtOnce
 from streams.engine.pool import Pool
 from streams.log.memory.log import MemoryLog
 from streams.log.seam import Record, TopicPartition
@@ -101,6 +102,8 @@ class TopologyTestDriver:
             roles=ROLES,
             make_pool=self._make_pool,
             make_overlay=CheckedOverlay,
+            aside=AtOnce(),
+            pace_s=0.0,
         ).build()
 
     def _make_pool(self) -> Pool:
@@ -302,7 +305,7 @@ class TopologyTestDriver:
         return [
             value
             for record in self.records(self.names.replies)
-            if isinstance(value := codec.decode(record.value), ExecutionOutcome)
+            if record.value and isinstance(value := codec.decode(record.value), ExecutionOutcome)
         ]
 
     def metric(self, name: str, **labels: str) -> float:

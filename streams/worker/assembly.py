@@ -15,7 +15,9 @@ from state.tables.rows import MakeOverlay
 from state.tables.store import StoreFactory
 from streams.author.calls import Author
 from streams.author.local import LocalAuthor
-from streams.clock import Clock
+from streams.clock import BrokerClock, Clock
+from streams.engine.aside import Aside, AsideThread
+from streams.engine.broker_time import BrokerTime
 from streams.engine.loop import TransactionalLoop
 from streams.engine.pool import Pool, ThreadPool
 from streams.engine.role import Role
@@ -42,6 +44,8 @@ class Worker:
     loops: dict[str, TransactionalLoop]
     pools: list[Pool]
     metrics: Metrics
+    closes: list[Callable[[], None]] = field(default_factory=list)
+    """Frees what the loops share besides."""
 
     @property
     def is_ready(self) -> bool:
@@ -52,8 +56,14 @@ class Worker:
         """Stop every loop and free what they share."""
         for loop in self.loops.values():
             loop.close()
+        self.free()
+
+    def free(self) -> None:
+        """Free what the loops share; they are closed."""
         for pool in self.pools:
             pool.close()
+        for close in self.closes:
+            close()
 
 
 @dataclass(kw_only=True)
@@ -66,6 +76,9 @@ class Assembly:
         make_pool: Makes the pool of a role; default: one of threads.
         author: Runs the author's code; default: on the pool's threads.
         make_overlay: Makes the open batch of a partition; where speed does not matter it can check what it is told.
+        clock: The machine's.
+        aside: Asks the broker beside the loops; default: on a thread of its own.
+        pace_s: Shortest time between two such questions of a task, and between two commits of positions that no record moved.
         at, wait: As in `TransactionalLoop`.
     """
 
@@ -81,6 +94,8 @@ class Assembly:
     make_pool: PoolFactory | None = None
     author: Author | None = None
     make_overlay: MakeOverlay = Overlay
+    aside: Aside | None = None
+    pace_s: float = limits.BESIDE_MS / 1000
     at: Callable[[int], None] = lambda _step: None
     wait: Callable[[float], object] = lambda _seconds: None
 
@@ -100,7 +115,7 @@ class Assembly:
         return RoleContext(
             pipeline=self.pipeline,
             names=Names.of(self.pipeline.app),
-            clock=self.clock,
+            clock=BrokerClock(self.clock),
             signer=signer_of(self.pipeline),
             metrics=self.metrics,
             author=self.author or LocalAuthor(self.pipeline),
@@ -114,8 +129,10 @@ class Assembly:
         topics: tuple[str, ...],
         make_task: MakeTask,
         *,
+        clock: Clock | None = None,
         co_partitioned: bool = False,
         pool: Pool | None = None,
+        each_turn: Callable[[], None] = lambda: None,
     ) -> TransactionalLoop:
         who = Role(
             name=role,
@@ -133,9 +150,11 @@ class Assembly:
             who,
             log=self.log,
             make_task=make_task,
-            clock=self.clock,
+            clock=clock or self.clock,
             metrics=self.metrics,
             pool=pool,
+            pace_s=self.pace_s,
+            each_turn=each_turn,
             at=self.at,
             wait=self.wait,
         )
@@ -148,9 +167,14 @@ class Assembly:
     def _add_core(self, worker: Worker, shared: RoleContext) -> None:
         """Executions, units, interactions and items."""
         names, pool = shared.names, self._pool(worker)
+        aside = self.aside if self.aside is not None else AsideThread()
+        time = BrokerTime(shared.clock, self.log, names.replies, aside, self.metrics, pace_s=self.pace_s)
+        worker.closes += [aside.close, time.close]
         context = CoreContext(
             **vars(shared),
             log=self.log,
+            aside=aside,
+            pace_s=self.pace_s,
             pool=pool,
             stores=self.stores,
             instance=self.instance,
@@ -161,7 +185,16 @@ class Assembly:
             return CoreTask(context, partition, inputs, positions)
 
         topics = (names.commands, names.completions)
-        worker.loops["core"] = self._loop("core", names, topics, make_task, co_partitioned=True, pool=pool)
+        worker.loops["core"] = self._loop(
+            "core",
+            names,
+            topics,
+            make_task,
+            clock=shared.clock,
+            co_partitioned=True,
+            pool=pool,
+            each_turn=time.keep,
+        )
 
     def _add_ingress(self, worker: Worker, context: RoleContext) -> None:
         """Answers and source records, from the user's topics to ours."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import structlog
 
 from schemas.errors import TopicMismatch
-from schemas.topics import Acl, TopicSettings, acls, catalogue, mismatches
+from schemas.topics import Acl, TopicSettings, acls, catalogue, mismatches, remarks
 from streams.log.seam import Log, TopicState
 from topologies.pipeline.ends import TopicOutput, TopicSource
 from topologies.pipeline.model import Pipeline
@@ -26,6 +26,7 @@ def topic_settings(pipeline: Pipeline) -> list[TopicSettings]:
         replication_factor=pipeline.replication_factor,
         facts_retention_ms=pipeline.retention.facts_ms,
         external=pipeline.external_topics,
+        responses=pipeline.response_topics,
     )
 
 
@@ -80,6 +81,13 @@ def verified(pipeline: Pipeline, log: Log, *, timeout_s: float = TOPICS_TIMEOUT_
     if problems:
         raise TopicMismatch("\n".join(problems))
     return known
+
+
+def topic_remarks(pipeline: Pipeline, log: Log, *, timeout_s: float = TOPICS_TIMEOUT_S) -> list[str]:
+    """What is not as `ensure_topics` would make it about topics that will do nevertheless."""
+    settings = [spec for spec in topic_settings(pipeline) if spec.optional]
+    known = log.topics([spec.name for spec in settings], timeout_s)
+    return [line for spec in settings if spec.name in known for line in remarks(spec, known[spec.name].config)]
 
 
 def pipeline_acls(pipeline: Pipeline) -> list[Acl]:

@@ -36,6 +36,7 @@ from streams.author.calls import Author
 from streams.author.step_process import StepProcess
 from streams.clock import Clock, ManualClock, SystemClock
 from streams.doors.submissions import command_for_object, command_for_payload, send
+from streams.engine.aside import AtOnce
 from streams.engine.loop import TransactionalLoop
 from streams.engine.pool import ThreadPool
 from streams.log.memory.log import MemoryLog
@@ -135,6 +136,8 @@ def restart_with(driver: TopologyTestDriver, *, clock: Clock | None = None, log:
         static=True,
         taken_up=take_up(driver.pipeline, driver.log),
         make_pool=lambda: InlinePool(driver.clock),
+        aside=AtOnce(),
+        pace_s=0.0,
     ).build()
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from schemas.application import Application, Beginning, Found, TopicFound, found_at_start, folded
+from schemas.application import Application, Beginning, Found, TopicFound, folded, found_at_start
 from schemas.declaration import FORMAT
 
 OWN = {
@@ -36,7 +36,7 @@ def test_a_first_start_records_what_it_takes_up() -> None:
     assert beginning.fresh == dict.fromkeys({**OWN, **READ}, 0)
     application = folded(beginning.records.items())
     assert (application.format, application.started, application.partitions) == (FORMAT, True, 3)
-    assert (application.active, application.releases) == ("abc", {"abc"})
+    assert (application.active, application.releases) == ("abc", frozenset({"abc"}))
     assert (application.topics["orders"].id, application.topics["orders"].partitions) == ("s1", 4)
 
 
@@ -74,7 +74,7 @@ def test_an_own_topic_that_was_made_again_is_refused() -> None:
 def test_a_topic_that_is_read_and_was_made_again_begins_at_its_start(name: str) -> None:
     beginning = at_start(**{name: READ[name]._replace(id="new")})
     assert beginning.refusals == []
-    assert (beginning.fresh, beginning.again) == ({name: 0}, {name})
+    assert (beginning.fresh, beginning.again) == ({name: 0}, frozenset({name}))
     assert "read from its start" in beginning.told[0]
     assert set(beginning.records) == {f"topic/{name}"}
 

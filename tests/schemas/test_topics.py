@@ -42,11 +42,11 @@ def test_changelogs_never_expire_and_keep_tombstones_for_a_day() -> None:
             assert settings.config["delete.retention.ms"] == str(topics.CHANGELOG_DELETE_RETENTION_MS) == "86400000"
 
 
-def test_only_completions_are_stamped_by_the_broker() -> None:
+def test_completions_and_replies_are_stamped_by_the_broker() -> None:
     stamped = {
         name for name, settings in BY_NAME.items() if settings.config.get("message.timestamp.type") == "LogAppendTime"
     }
-    assert stamped == {"pay.completions"}
+    assert stamped == {"pay.completions", "pay.replies"}
 
 
 def test_what_people_read_is_kept_as_the_facts_are() -> None:

@@ -183,6 +183,8 @@ class Broker:
         self.groups: dict[str, Group] = {}
         self.identities: dict[str, Identity] = {}
         self.faults: list[tuple[CommitFault, str | None]] = []
+        self.spared: set[str] = set()
+        """Transactional ids that a fault which is for anybody is not for."""
         self.drawn = 0
         self.available = True
 
@@ -270,7 +272,7 @@ class Broker:
     def take_fault(self, transactional_id: str) -> CommitFault | None:
         """The fault that waits for a commit of this id, used up by asking."""
         for i, (kind, whose) in enumerate(self.faults):
-            if whose in (None, transactional_id):
+            if whose == transactional_id or (whose is None and transactional_id not in self.spared):
                 del self.faults[i]
                 return kind
         return None

@@ -167,6 +167,11 @@ class MemoryLog:
         with self._broker.changed:
             self._broker.faults.append((kind, transactional_id))
 
+    def spare(self, transactional_id: str) -> None:
+        """Let no fault that is for any producer meet this one: it is not what is tested."""
+        with self._broker.changed:
+            self._broker.spared.add(transactional_id)
+
     def expire_transaction(self, transactional_id: str) -> None:
         """The coordinator times the open transaction out: it aborts and its producer is fenced."""
         with self._broker.changed:
