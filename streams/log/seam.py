@@ -255,6 +255,9 @@ class Log(Protocol):
             LogUnavailable: not known within `timeout_s`.
         """
 
+    def outsider(self, group: str) -> object:
+        """What nobody's offsets are sent with: hand it to `Producer.send_offsets` to set offsets of a group from outside."""
+
     def has_member(self, group: str, instance: str, timeout_s: float) -> bool:
         """Whether the group has a static member of this name; one that is dead stays for its session timeout.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from random import Random
 
 from streams.clock import ManualClock
@@ -32,7 +31,6 @@ class Fleet:
         scenario: Scenario,
         log: MemoryLog,
         clock: ManualClock,
-        topic_ids: Mapping[str, str],
         rng: Random,
         coverage: Coverage,
         say: Say,
@@ -51,7 +49,6 @@ class Fleet:
                 scenario.pipeline,
                 log,
                 OwnClock(clock, clocks.choice(SKEWS_MS), clocks.choice(DRIFTS_PPM)),
-                topic_ids,
                 static=scenario.static,
                 roles=_roles_of(number, scenario),
             )

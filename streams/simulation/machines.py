@@ -21,6 +21,7 @@ from streams.log.seam import TopicPartition
 from streams.roles.core.task import CoreTask
 from streams.telemetry.metrics import Metrics
 from streams.testing.inline_pool import InlinePool
+from streams.worker.application import take_up
 from streams.worker.assembly import Assembly, Worker
 from topologies.pipeline.model import Pipeline
 
@@ -133,7 +134,6 @@ class Machine:
         pipeline: Pipeline,
         log: MemoryLog,
         clock: OwnClock,
-        topic_ids: Mapping[str, str],
         *,
         static: bool,
         roles: tuple[str, ...],
@@ -151,7 +151,6 @@ class Machine:
         self._world_log = log
         self._log = log.seen_from(clock)
         self._log.clocks_apart_ms = CLOCKS_APART_MS
-        self._topic_ids = topic_ids
 
     def twin(self) -> Machine:
         """Another process under the same name, on a disk of its own."""
@@ -160,7 +159,6 @@ class Machine:
             self._pipeline,
             self._world_log,
             self.clock,
-            self._topic_ids,
             static=self.static,
             roles=self.roles,
         )
@@ -174,7 +172,7 @@ class Machine:
             stores=self.disks,
             instance=self.name,
             static=self.static,
-            topic_ids=self._topic_ids,
+            taken_up=take_up(self._pipeline, self._log),
             roles=self.roles,
             metrics=QuietMetrics(),
             make_pool=lambda: HeldPool(POOL_CLOCK, held=True),

@@ -25,8 +25,9 @@ from streams.simulation.scenario import OUTPUT_TOPIC, Scenario, without_trace
 from streams.simulation.violation import Breach, Violation
 from streams.simulation.world import World
 from streams.testing.inline_pool import InlinePool
+from streams.worker.application import take_up
 from streams.worker.assembly import Assembly
-from streams.worker.topics import ensure_topics, verify_topics
+from streams.worker.topics import ensure_topics
 from topologies.pipeline.ends import ObjectOutput, TopicOutput
 from topologies.pipeline.model import Pipeline
 from topologies.pipeline.steps import AwaitStep
@@ -147,7 +148,7 @@ class _Undisturbed:
             stores=MemoryStoreFactory(),
             instance="undisturbed",
             static=True,
-            topic_ids=verify_topics(pipeline, self.log),
+            taken_up=take_up(pipeline, self.log),
             metrics=QuietMetrics(),
             make_pool=lambda: InlinePool(self.clock),
             make_overlay=CheckedOverlay,

@@ -24,7 +24,7 @@ from streams.simulation.outside import Outside
 from streams.simulation.scenario import Say, Scenario, without_trace
 from streams.simulation.times import Times
 from streams.simulation.violation import Violation
-from streams.worker.topics import ensure_topics, verify_topics
+from streams.worker.topics import ensure_topics
 
 
 class World:
@@ -49,8 +49,7 @@ class World:
         if scenario.senders_times:
             self._make_response_topics()
         ensure_topics(scenario.pipeline, self.log)
-        topic_ids = verify_topics(scenario.pipeline, self.log)
-        self.fleet = Fleet(scenario, self.log, self.clock, topic_ids, self.rng, self.coverage, self.say)
+        self.fleet = Fleet(scenario, self.log, self.clock, self.rng, self.coverage, self.say)
         self.fleet.at = self.at
         self.ledger = Ledger(scenario, self.log, self.names, self.say)
         self.outside = Outside(scenario, self.log, self.rng, self.say)

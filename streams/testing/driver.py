@@ -42,8 +42,9 @@ from streams.engine.pool import Pool
 from streams.log.memory.log import MemoryLog
 from streams.log.seam import Record, TopicPartition
 from streams.testing.inline_pool import InlinePool
+from streams.worker.application import take_up
 from streams.worker.assembly import ROLES, Assembly, Worker
-from streams.worker.topics import ensure_topics, verify_topics
+from streams.worker.topics import ensure_topics
 from topologies.pipeline.model import Pipeline
 from topologies.pipeline.transports import KafkaTransport
 from topologies.reading.loading import load_pipeline
@@ -97,7 +98,7 @@ class TopologyTestDriver:
             stores=self.stores,
             instance=self._instance,
             static=True,
-            topic_ids=verify_topics(self.pipeline, self.log),
+            taken_up=take_up(self.pipeline, self.log),
             roles=ROLES,
             make_pool=self._make_pool,
             make_overlay=CheckedOverlay,

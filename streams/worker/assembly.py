@@ -5,12 +5,11 @@ The worker, the demo, the test driver and the simulator all run what `Assembly.b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from schemas import limits
 from schemas.names import Names
-from state.keys import TABLES
 from state.tables.overlay import Overlay
 from state.tables.rows import MakeOverlay
 from state.tables.store import StoreFactory
@@ -29,6 +28,7 @@ from streams.roles.continuation import ContinuationTask
 from streams.roles.core.task import CoreTask
 from streams.roles.ingress.task import IngressTask
 from streams.telemetry.metrics import Metrics
+from streams.worker.application import TakenUp, vital_topics
 from topologies.pipeline.ends import TopicSource
 from topologies.pipeline.model import Pipeline
 
@@ -72,7 +72,7 @@ class Assembly:
 
     Attributes:
         instance: Names the transactional ids and, when `static`, the group members.
-        topic_ids: As `streams.worker.topics.verify_topics` returns them.
+        taken_up: As `streams.worker.application.take_up` returns it.
         make_pool: Makes the pool of a role; default: one of threads.
         author: Runs the author's code; default: on the pool's threads.
         make_overlay: Makes the open batch of a partition; where speed does not matter it can check what it is told.
@@ -88,7 +88,7 @@ class Assembly:
     stores: StoreFactory
     instance: str
     static: bool
-    topic_ids: Mapping[str, str]
+    taken_up: TakenUp
     roles: tuple[str, ...] = ROLES
     metrics: Metrics = field(default_factory=Metrics)
     make_pool: PoolFactory | None = None
@@ -119,6 +119,7 @@ class Assembly:
             signer=signer_of(self.pipeline),
             metrics=self.metrics,
             author=self.author or LocalAuthor(self.pipeline),
+            topic_ids=self.taken_up.topic_ids,
         )
 
     def _loop(
@@ -141,6 +142,9 @@ class Assembly:
             topics=topics,
             own_topic=names.completions,
             co_partitioned=co_partitioned,
+            partitions=self.pipeline.partitions if co_partitioned else None,
+            taken=self.taken_up.taken,
+            vital=vital_topics(self.pipeline),
         )
         return TransactionalLoop(
             who,
@@ -166,7 +170,6 @@ class Assembly:
         aside = self.aside if self.aside is not None else AsideThread()
         time = BrokerTime(shared.clock, self.log, names.replies, aside, self.metrics, pace_s=self.pace_s)
         worker.closes += [aside.close, time.close]
-        changelogs = [names.changelog(table) for table in TABLES.values()]
         context = CoreContext(
             **vars(shared),
             log=self.log,
@@ -175,7 +178,6 @@ class Assembly:
             pool=pool,
             stores=self.stores,
             instance=self.instance,
-            topic_ids={name: self.topic_ids[name] for name in changelogs},
             make_overlay=self.make_overlay,
         )
 

@@ -179,9 +179,15 @@ class Duplicate(msgspec.Struct, frozen=True, gc=False):
 
 
 class NoOp(msgspec.Struct, frozen=True, gc=False):
-    """Nothing follows; `reason` in kebab-case."""
+    """Nothing follows.
+
+    Attributes:
+        reason: In kebab-case.
+        detail: What the operator should read in the log; empty: nothing.
+    """
 
     reason: str
+    detail: str = ""
 
 
 Decision = (

@@ -17,7 +17,14 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, TypeVar
 
-from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaError, KafkaException, TopicCollection
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+)
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
@@ -30,7 +37,7 @@ from schemas.topics import TopicSettings
 from streams.log.kafka.consumer import KafkaGroupConsumer, KafkaReader
 from streams.log.kafka.errors import NO_LEADER, error_of, unavailable
 from streams.log.kafka.producer import KafkaPlainProducer, KafkaProducer
-from streams.log.kafka.settings import KafkaSettings
+from streams.log.kafka.settings import KafkaSettings, client_logger
 from streams.log.seam import Isolation, Rebalance, TopicPartition, TopicState
 
 _T = TypeVar("_T")
@@ -155,6 +162,14 @@ class KafkaLog:
             return found
 
         return self._until(timeout_s, f"committed offsets of group {group}", ask)
+
+    def outsider(self, group: str) -> object:
+        """The metadata of a consumer that never joins: the broker takes its offsets in a transaction, whoever the members are (M)."""
+        client = Consumer(self._settings.group_consumer(group, None), logger=client_logger)
+        try:
+            return client.consumer_group_metadata()
+        finally:
+            client.close()
 
     def has_member(self, group: str, instance: str, timeout_s: float) -> bool:
         """Whether the group has a static member of this name."""

@@ -22,6 +22,15 @@ class MemoryMetadata(NamedTuple):
     generation: int
 
 
+OUTSIDER = "outsider"
+"""Stands for the member id of nobody."""
+
+
+def outside(group: str) -> MemoryMetadata:
+    """What nobody's offsets are sent with."""
+    return MemoryMetadata(group, OUTSIDER, -1)
+
+
 class Cursors:
     """Positions in partitions, read in turns so that none starves."""
 

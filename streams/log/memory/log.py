@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from schemas.topics import TopicSettings
 from streams.clock import Clock, SystemClock
 from streams.log.memory.broker import Broker, CommitFault, MemoryTopic
-from streams.log.memory.consumer import MemoryGroupConsumer, MemoryReader
+from streams.log.memory.consumer import MemoryGroupConsumer, MemoryReader, outside
 from streams.log.memory.producer import MemoryPlainProducer, MemoryProducer
 from streams.log.seam import Isolation, Rebalance, TopicPartition, TopicState
 
@@ -97,6 +97,10 @@ class MemoryLog:
             self._broker.check_available()
             committed = self._broker.group(group).committed
             return {at: committed.get(at) for at in partitions}
+
+    def outsider(self, group: str) -> object:
+        """The metadata of nobody: the broker takes its offsets in a transaction, whoever the members are."""
+        return outside(group)
 
     def has_member(self, group: str, instance: str, timeout_s: float) -> bool:
         """Whether the group has a static member of this name."""

@@ -348,6 +348,8 @@ class CoreTask:
         reason = getattr(decision, "reason", "")
         if reason:
             self.tally.count("reason", reason)
+        if isinstance(decision, NoOp) and decision.detail:
+            logger.warning(reason, detail=decision.detail)
 
     # --- after the commit ----------------------------------------------------------------------------------------------------------------
 
