@@ -27,6 +27,8 @@ from streams.log.seam import Log, Record
 from streams.roles.core import deciders, gates, retention
 from streams.roles.core.deadlines import Deadlines
 from streams.roles.core.deciders import Deciders
+from streams.roles.core.events import AnswerArrived
+from streams.roles.core.intake import Intake
 from streams.roles.core.live_window import Sessions
 from streams.roles.core.local_work import LocalWork
 from streams.roles.core.session import Session
@@ -268,14 +270,16 @@ def _type_by_the_branch() -> list[Swap]:
 
 def _judge_by_our_own_haste() -> list[Swap]:
     """An answer counts as come in when ingress wrote it to `completions`, not when it was on the response topic."""
-    prepared = Deciders._prepared  # noqa: SLF001
+    reading = Intake._read  # noqa: SLF001
 
-    def preparing(asked: Deciders, event: Any, *args: Any) -> Any:
-        answer = prepared(asked, event, *args)
-        late = msgspec.structs.replace(answer.completion, came_in_ms=args[-1])
-        return msgspec.structs.replace(answer, completion=late)
+    def read(intake: Intake, record: Record, kinds: tuple[type, ...]) -> Any:
+        event = reading(intake, record, kinds)
+        if isinstance(event, AnswerArrived) and event.completion.came_in_ms is not None:
+            late = msgspec.structs.replace(event.completion, came_in_ms=record.timestamp_ms)
+            return event._replace(completion=late)
+        return event
 
-    return [(Deciders, "_prepared", preparing)]
+    return [(Intake, "_read", read)]
 
 
 def _never_look_at_the_stamp() -> list[Swap]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -86,6 +87,7 @@ def _function(function: Callable[..., Any]) -> str:
     return f"{function.__module__}:{getattr(function, '__qualname__', type(function).__qualname__)}"
 
 
+@lru_cache(maxsize=256)
 def _type(payload: PayloadType) -> dict[str, Any]:
     try:
         schema: Any = TypeAdapter(payload.python_type).json_schema()
