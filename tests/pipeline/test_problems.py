@@ -124,6 +124,12 @@ MISTAKES = {
     "onTimeout says nothing": Mistake("    owner:", "    onTimeout: {skip: false}\n    owner:", f"{AWAIT}.onTimeout", "needs skip: true or a value", "one of the two", "onTimeout"),
     "onTimeout says both": Mistake("    owner:", "    onTimeout: {skip: true, value: {}}\n    owner:", f"{AWAIT}.onTimeout", "needs skip: true or a value", "one of the two", "onTimeout"),
     "onTimeout of another type": Mistake("    owner:", "    onTimeout: {value: {status: Rejected}}\n    owner:", f"{AWAIT}.onTimeout.value", "the value is not a domain:PaymentStatus", "output type", "onTimeout"),
+    "onError says nothing": Mistake(FINAL_RUN, f"{FINAL_RUN}, onError: {{skip: false}}", f"{FINAL}.onError", "needs skip: true or deadLetter: true", "one of the two", "onError: {"),
+    "onError says both": Mistake(FINAL_RUN, f"{FINAL_RUN}, onError: {{skip: true, deadLetter: true}}", f"{FINAL}.onError", "needs skip: true or deadLetter: true", "one of the two", "onError: {"),
+    "onError says something else": Mistake(FINAL_RUN, f"{FINAL_RUN}, onError: {{deadLetter: true, retry: 3}}", f"{FINAL}.onError.retry", "unknown key", "write retry on the step", "onError: {"),
+    "onError before the await": Mistake(READ, f"{READ}, onError: {{skip: true}}", f"{FIRST}.onError", "this step runs for no such item", "remove it", "onError: {"),
+    "onError on an aggregate": Mistake("- {name: Finalize Payment Output, cardinality: ONE_TO_ONE", "- {name: Finalize Payment Output, onError: {skip: true}, cardinality: MANY_TO_ONE", f"{FINAL}.onError", "this step runs for no such item", "remove it", "onError"),
+    "onError on an await": Mistake("    owner:", "    onError: {skip: true}\n    owner:", f"{AWAIT}.onError", "unknown key", "write onTimeout", "onError"),
     # ends
     "unknown source": Mistake("from: object", "from: folder", "input.from", "unknown from 'folder'", "object, topic, checkpoint"),
     "unknown provider": Mistake("from: object, provider: filesystem", "from: object, provider: s3", "input.provider", "unknown provider 's3'", "filesystem"),
