@@ -65,7 +65,8 @@ class Folder:
 
     def looks(self, count: int = 4, between: Callable[[int], None] = lambda _number: None) -> list[float]:
         """A worker takes partition 0 over, looks some times, and loses it; gives how long it waited after each."""
-        stop, failures = _Stop(self.driver, count, between), []
+        stop = _Stop(self.driver, count, between)
+        failures: list[BaseException] = []
         source = self.driver.pipeline.source
         assert isinstance(source, ObjectSource)
         core = self.driver.worker.loops["core"]
@@ -166,7 +167,7 @@ def test_an_object_older_than_what_is_remembered_is_named_once_and_not_taken(fol
     path = folder.put()
     folder.looks()
     changed_ms = path.stat().st_ctime_ns // 1_000_000
-    folder.driver.clock.advance(changed_ms + 401 * DAY_MS - folder.driver.clock.now_ms())
+    folder.driver.clock.advance(changed_ms + 402 * DAY_MS - folder.driver.clock.now_ms())
     folder.driver.run()
     folder.driver.crash()
     assert folder.driver.rows() == {}, "its stub is gone"
@@ -180,7 +181,14 @@ def test_an_equal_object_that_comes_back_is_a_duplicate_and_that_is_told_once(
     folder: Folder, logged: list[Any]
 ) -> None:
     path = folder.put()
-    folder.looks(8, lambda number: path.unlink() if number == 4 else folder.put() and None if number == 5 else None)
+
+    def go_and_come(number: int) -> None:
+        if number == 4:
+            path.unlink()
+        if number == 5:
+            folder.put()
+
+    folder.looks(9, go_and_come)
     assert len(folder.asked) == 2
     (told,) = events(logged, "submitted before: it starts nothing")
     assert (told["object"], told["status"]) == ("a.txt", "SUCCEEDED")
@@ -217,7 +225,12 @@ def test_files_that_no_pattern_takes_are_named_once(make: MakeDriver, tmp_path: 
     folder = Folder(make, tmp_path, 'input.include=["*.csv"]')
     folder.put("a.CSV")
     folder.put("b.txt")
-    folder.looks(4, lambda number: folder.put("c.txt") and None if number == 2 else None)
+
+    def one_more(number: int) -> None:
+        if number == 2:
+            folder.put("c.txt")
+
+    folder.looks(4, one_more)
     told = [set(entry["files"].split(", ")) for entry in events(logged, "no pattern of input.include")]
     assert told == [{"a.CSV", "b.txt"}, {"c.txt"}]
     assert folder.asked == []
