@@ -44,10 +44,15 @@ from streams.log.seam import Isolation, Rebalance, TopicPartition, TopicState
 _T = TypeVar("_T")
 
 _STALE = frozenset(
-    {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH}
+    {
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001 - the client's own code
+    }
 )
-"""Measured: after a restart of the broker the admin client goes on asking with the leader epochs that it knew, and is refused until it
-has listed all topics anew."""
+"""Measured: after a restart of the broker the admin client goes on asking with the leader epochs that it knew, and of a topic that has grown
+it knows the former partitions only, until it has listed all topics anew."""
 _PASSING = frozenset({KafkaError.LEADER_NOT_AVAILABLE, NO_LEADER, KafkaError.UNSTABLE_OFFSET_COMMIT}) | _STALE
 _PASSING_WAIT_S = 0.05
 _ISOLATION = {"committed": IsolationLevel.READ_COMMITTED, "uncommitted": IsolationLevel.READ_UNCOMMITTED}
