@@ -21,6 +21,7 @@ MODULES = (
     "two_workers",
     "broker_faults",
     "restore",
+    "on_time",
     "answers",
     "csv_trouble",
     "demo",
