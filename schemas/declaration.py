@@ -15,7 +15,10 @@ from typing import Any
 import msgspec
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 
-NAMESPACE = "kawait.v1"
+FORMAT = 2
+"""The number of the format of rows, facts and envelopes. A version reads all from 2 on, and none that is newer than itself."""
+
+NAMESPACE = f"kawait.v{FORMAT}"
 """Namespace of every schema; a name of the format, not of a module."""
 
 MARKER = b"\xc3\x01"

@@ -35,6 +35,12 @@ class SubmitCommand(msgspec.Struct, frozen=True, gc=False):
     source_size: int | None = None
     source_sha256: str | None = None
     reply_id: str | None = None
+    origin: str = "person"
+    source_path: str | None = None
+    source_stamp: str | None = None
+    door: int | None = None
+    root_execution_id: str | None = None
+    parent_interaction_id: str | None = None
 
 
 class CancelCommand(msgspec.Struct, frozen=True, gc=False):
@@ -43,17 +49,41 @@ class CancelCommand(msgspec.Struct, frozen=True, gc=False):
     execution_id: str
     reason: str
     reply_id: str | None = None
+    actor: str | None = None
+    door: int | None = None
 
 
 class RedriveCommand(msgspec.Struct, frozen=True, gc=False):
-    """Queue a dead-lettered execution again."""
+    """Queue a dead-lettered execution again.
+
+    Attributes:
+        items: The items to do again.
+        failed: All that failed, instead of naming them.
+        publication: Only the publication.
+        resend: Send again what is unanswered.
+        letter_id: The dead letter that is answered by it.
+    """
 
     execution_id: str
     reason: str
     reply_id: str | None = None
+    actor: str | None = None
+    door: int | None = None
+    items: list[int] = []
+    failed: bool = False
+    publication: bool = False
+    resend: bool = False
+    letter_id: str | None = None
 
 
-Command = SubmitCommand | CancelCommand | RedriveCommand
+class NoteInputMoved(msgspec.Struct, frozen=True, gc=False):
+    """Note where the input object of an ended execution was moved; empty `moved_to`: it was deleted."""
+
+    execution_id: str
+    moved_to: str
+
+
+Command = SubmitCommand | CancelCommand | RedriveCommand | NoteInputMoved
 
 
 # --- completions -------------------------------------------------------------------------------------------------------------------
@@ -65,6 +95,7 @@ class ProviderCompletion(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         payload: The answer as it came, UTF-8 JSON.
         origin_topic, origin_partition, origin_offset: Where it came in.
+        came_in_ms: When it came in, by the broker's stamp there; None: that topic has no such stamp, so no time is compared.
     """
 
     execution_id: str
@@ -77,6 +108,7 @@ class ProviderCompletion(msgspec.Struct, frozen=True, gc=False):
     origin_topic: str = ""
     origin_partition: int = -1
     origin_offset: int = -1
+    came_in_ms: int | None = None
 
 
 class ContinuationCompletion(msgspec.Struct, frozen=True, gc=False):
@@ -99,6 +131,7 @@ class Continuation(msgspec.Struct, frozen=True, gc=False):
         step_index: The await step; the suffix starts after it.
         stop_index: First step that is not run (next aggregate, or the number of steps).
         completion: The item's canonical completion.
+        release: The execution's; another release's functions do not run it.
     """
 
     execution_id: str
@@ -110,6 +143,8 @@ class Continuation(msgspec.Struct, frozen=True, gc=False):
     step_index: int
     stop_index: int
     completion: bytes
+    release: str = ""
+    step_id: str = ""
 
 
 # --- what people read --------------------------------------------------------------------------------------------------------------
@@ -130,13 +165,17 @@ class Refusal(msgspec.Struct, frozen=True, gc=False):
     origin_topic: str
     origin_partition: int
     origin_offset: int
+    tenant_id: str | None = None
+    came_in_ms: int | None = None
+    kept: bool = False
+    """It waits on its row: a redrive admits it."""
 
 
 class DeadLetter(msgspec.Struct, frozen=True, gc=False):
-    """A dead execution (root only) or a record that could not be decoded.
+    """A dead execution (root only), an item that `onError` sent here, or a record that could not be decoded.
 
     Attributes:
-        kind: `execution` or `record`.
+        kind: `execution`, `item` or `record`.
         value: The record's value (or the execution's input), cut to `limits.DEAD_LETTER_BYTES_MAX`.
         value_length, value_sha256: Of the whole value.
     """
@@ -154,6 +193,12 @@ class DeadLetter(msgspec.Struct, frozen=True, gc=False):
     origin_topic: str
     origin_partition: int
     origin_offset: int
+    letter_id: str | None = None
+    item_index: int | None = None
+    interaction_id: str | None = None
+    tenant_id: str | None = None
+    traceback: str | None = None
+    """Of the author's function, cut."""
 
 
 class ExecutionOutcome(msgspec.Struct, frozen=True, gc=False):
@@ -167,12 +212,15 @@ class ExecutionOutcome(msgspec.Struct, frozen=True, gc=False):
     outputs: list[str] = []
     error_code: str | None = None
     error_message: str | None = None
+    succeeded: int | None = None
+    skipped: int | None = None
 
 
 ENVELOPES: tuple[type[msgspec.Struct], ...] = (
     SubmitCommand,
     CancelCommand,
     RedriveCommand,
+    NoteInputMoved,
     ProviderCompletion,
     ContinuationCompletion,
     Continuation,

@@ -4,7 +4,8 @@
     ├── UsageError                  the pipeline's author or the operator: fail at start, before a record is read
     │   ├── PipelineError           pipeline.yaml: every problem at once, with file and line
     │   ├── TopicMismatch           a topic is missing or has other settings than the pipeline needs
-    │   └── StateDirectoryHeld      another process holds the state directory
+    │   ├── StateDirectoryHeld      another process holds the state directory
+    │   └── FormatUnknown           state that another version wrote, in a format that this one does not read
     ├── StateBroken                 the disk does not give back what was written: the worker ends, its next start rebuilds
     ├── PeerError                   the outside sent something illegal: quarantine the record, go on
     │   ├── PoisonRecord            not decodable: to the dead-letter topic
@@ -77,6 +78,10 @@ class TopicMismatch(UsageError):
 
 class StateDirectoryHeld(UsageError):
     """Another process works in the state directory."""
+
+
+class FormatUnknown(UsageError):
+    """State was written in a format that this version does not read."""
 
 
 class StateBroken(KawaitError):

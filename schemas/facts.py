@@ -32,10 +32,24 @@ class RunSubmitted(Fact, frozen=True, gc=False):
     submission_key: str
     input: bytes
     """First step's input."""
+    release: str = ""
+    """Release of the application that decides the execution, to its end."""
+    first_step_id: str = ""
+    origin: str = "person"
+    """Who submitted it: `object`, `topic`, `checkpoint` or `person`."""
     source_name: str | None = None
     """Object name, where the input is an object."""
     source_size: int | None = None
     source_sha256: str | None = None
+    source_path: str | None = None
+    source_stamp: str | None = None
+    """What told the object from its other states when it was submitted (size, times, inode)."""
+    reply_id: str | None = None
+    door: int | None = None
+    """Who waits for the outcome, and the partition of replies where."""
+    root_execution_id: str | None = None
+    parent_interaction_id: str | None = None
+    """Of a child: the execution at the top, and the item's interaction that its end answers."""
 
 
 class SegmentAttemptStarted(Fact, frozen=True, gc=False):
@@ -43,6 +57,7 @@ class SegmentAttemptStarted(Fact, frozen=True, gc=False):
 
     step_index: int
     attempt: int
+    step_id: str = ""
 
 
 class SegmentCompleted(Fact, frozen=True, gc=False):
@@ -51,6 +66,8 @@ class SegmentCompleted(Fact, frozen=True, gc=False):
     next_step: int
     output: bytes
     many: bool = False
+    next_step_id: str = ""
+    """Empty behind the last step."""
 
 
 class SegmentAttemptFailed(Fact, frozen=True, gc=False):
@@ -78,6 +95,8 @@ class ContinuationSegmentCreated(Fact, frozen=True, gc=False):
     next_step: int
     due_ms: int | None = None
     """When an unanswered item continuation is emitted again."""
+    next_step_id: str = ""
+    """Of an execution that resumes; empty behind the last step, and for an item."""
 
 
 class TerminalPublicationPrepared(Fact, frozen=True, gc=False):
@@ -87,6 +106,8 @@ class TerminalPublicationPrepared(Fact, frozen=True, gc=False):
     attempt: int
     due_ms: int
     """When an unanswered effect counts as lost."""
+    supplement: int = 0
+    """From 1: a publication that adds what was left out of an earlier one."""
 
 
 class TerminalPublicationFailed(Fact, frozen=True, gc=False):
@@ -123,6 +144,7 @@ class RunCancelled(Fact, frozen=True, gc=False):
     """An operator ended the execution."""
 
     reason: str
+    actor: str | None = None
 
 
 class RunRedriven(Fact, frozen=True, gc=False):
@@ -130,6 +152,23 @@ class RunRedriven(Fact, frozen=True, gc=False):
 
     attempt: int
     reason: str
+    actor: str | None = None
+    items: list[int] = []
+    """The items that are done again; none named: whatever failed."""
+    resend: bool = False
+    """Requests without an answer were sent again."""
+    publication: bool = False
+    """Only the publication is done again."""
+
+
+class RunForgotten(Fact, frozen=True, gc=False):
+    """Retention let go what ran and kept that it ran: of the execution's row only id, status and end are left."""
+
+
+class InputMoved(Fact, frozen=True, gc=False):
+    """The input object was moved away after the execution's end; empty `moved_to`: it was deleted."""
+
+    moved_to: str
 
 
 # --- a unit ------------------------------------------------------------------------------------------------------------------------
@@ -140,10 +179,15 @@ class BoundaryUnitOpened(Fact, frozen=True, gc=False):
 
     unit_id: str
     step_id: str
-    step_index: int
+    step_number: int
+    """The number of the step id in this application, never given to another: today its place in the pipeline."""
     itemised: bool
     live: bool
     """Opened with a live session; False: the suspending path from the start."""
+    release: str = ""
+    cardinality: str = "ONE_TO_ONE"
+    key_rule: int = 2
+    """The rule by which idempotency keys of the unit are made (`topologies.pipeline.items`)."""
 
 
 class SourceEnded(Fact, frozen=True, gc=False):
@@ -192,6 +236,9 @@ class BoundaryInteractionDispatched(Fact, frozen=True, gc=False):
     requested: bool = True
     projector: str | None = None
     """The only projector that may complete it (BEHAVIOUR F76)."""
+    correlation: str | None = None
+    """The business value that names it, where the step maps one; None: its own id does."""
+    assignee: str | None = None
 
 
 class BoundaryCompletionHeld(Fact, frozen=True, gc=False):
@@ -207,6 +254,8 @@ class BoundaryCompletionHeld(Fact, frozen=True, gc=False):
     origin_partition: int = -1
     origin_offset: int = -1
     """Where it came in, for who gets it back should it be refused."""
+    came_in_ms: int | None = None
+    """When it came in, where the broker says so; None: no time may be compared (DECISIONS 6)."""
 
 
 class BoundaryCompletionAdmitted(Fact, frozen=True, gc=False):
@@ -220,14 +269,26 @@ class BoundaryCompletionAdmitted(Fact, frozen=True, gc=False):
     """What the actor sent, as it came, where a projector made the completion of it; else None."""
     actor: str | None
     completed_at_ms: int
+    """When it came in; where nobody says so, when it was appended to `completions`."""
 
 
 class CompletionRefused(Fact, frozen=True, gc=False):
-    """An answer for a known interaction was refused; at most `limits.REFUSAL_FACTS_MAX` of an interaction."""
+    """An answer for a known interaction was refused; at most `limits.REFUSAL_FACTS_MAX` of an interaction.
+
+    The first late one of a unit that can be redriven is kept on the row: then the fields from `kept_answer` on are set.
+    """
 
     unit_id: str
     item_index: int | None
     reason: str
+    kept_answer: bytes | None = None
+    resume_token: str | None = None
+    actor: str | None = None
+    completed_at_ms: int = 0
+    came_in_ms: int | None = None
+    origin_topic: str = ""
+    origin_partition: int = -1
+    origin_offset: int = -1
 
 
 class InteractionTimedOut(Fact, frozen=True, gc=False):
@@ -248,6 +309,18 @@ class ContinuationCompleted(Fact, frozen=True, gc=False):
     item_index: int
     attempt: int
     outputs: list[bytes]
+
+
+class ContinuationSkipped(Fact, frozen=True, gc=False):
+    """One item was left out, as its step says (`onError`, `onTimeout`). A *continuation completion*, never a provider's."""
+
+    unit_id: str
+    item_index: int
+    attempt: int
+    error_code: str
+    error_message: str
+    letter_id: str | None = None
+    """Its dead letter, where the step asks for one."""
 
 
 class ContinuationAttemptFailed(Fact, frozen=True, gc=False):

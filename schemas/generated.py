@@ -118,6 +118,26 @@ def read_blocks(data: bytes, at: int) -> tuple[list[bytes], int]:
     return items, at
 
 
+def read_longs(data: bytes, at: int) -> tuple[list[int], int]:
+    """Read an array of longs; returns them and the place after the array.
+
+    Raises:
+        IndexError: The data ends first.
+        PoisonRecord: A number of more than 64 bits.
+    """
+    items: list[int] = []
+    count, at = read_long(data, at)
+    while count:
+        if count < 0:  # a block that also says its size
+            count = -count
+            _, at = read_long(data, at)
+        for _ in range(count):
+            item, at = read_long(data, at)
+            items.append(item)
+        count, at = read_long(data, at)
+    return items, at
+
+
 def bad_length(length: int) -> PoisonRecord:
     """A string or bytes of negative length."""
     return PoisonRecord("malformed", f"a negative length ({length})")
@@ -179,6 +199,7 @@ def compiled(source: str, cls: type[msgspec.Struct], schema: Schema) -> Callable
         "read_long": read_long,
         "read_length": read_length,
         "read_blocks": read_blocks,
+        "read_longs": read_longs,
         "bad_length": bad_length,
         "bad_branch": bad_branch,
     }
@@ -233,6 +254,11 @@ def _write_array(name: str, item: str) -> _Written:
     return lines, [name]
 
 
+def _write_longs(name: str) -> _Written:
+    items = f'b"".join([LONG[len({name})], *map(LONG.__getitem__, {name}), b"\\0"])'
+    return [f"{name} = obj.{name}", f'{name} = {items} if {name} else b"\\0"'], [name]
+
+
 def _write_nullable(name: str, value: str) -> _Written:
     lines = [
         f"{name} = obj.{name}",
@@ -254,6 +280,7 @@ _WRITERS: dict[str, Callable[[str], _Written]] = {
     "null|long": lambda n: ([f"{n} = obj.{n}"], [f'b"\\0" if {n} is None else PRESENT[{n}]']),
     "array|string": lambda n: _write_array(n, "item.encode()"),
     "array|bytes": lambda n: _write_array(n, "item"),
+    "array|long": _write_longs,
 }
 
 
@@ -325,6 +352,7 @@ _READERS: dict[str, Callable[[str], list[str]]] = {
     "boolean": lambda n: [f"{n} = data[at]", "at += 1", f"if {n} > 1: raise bad_branch({n})", f"{n} = {n} == 1"],
     "array|string": lambda n: [f"{n}, at = read_blocks(data, at)", f"{n} = [item.decode() for item in {n}]"],
     "array|bytes": lambda n: [f"{n}, at = read_blocks(data, at)"],
+    "array|long": lambda n: [f"{n}, at = read_longs(data, at)"],
 }
 
 

@@ -106,5 +106,11 @@ RESTORE_RECORDS = 5_000
 PUBLICATION_ATTEMPTS_MAX = 5
 """Effects tried for one prepared publication before the execution is dead-lettered."""
 
+FAILURES_KEPT = 20
+"""Failed items that an execution names when it fails; the others are counted."""
+
+FAILURE_CHARS_MAX = 200
+"""Characters about each of them."""
+
 MESSAGE_CHARS_MAX = 2_000
 """Error text kept on rows and in facts; the start says what happened."""

@@ -6,7 +6,7 @@ while it runs (a live window runs inside RUNNING), WAITING_EXTERNAL while it is 
 steps when only publication is left. With `input_unit_id` set, the segment's input is that unit's: it stays while a stream that the
 segment makes opens the next unit, which takes `await_unit_id` over.
 
-Records are arrays in the tables: append fields only, always with a default.
+Records are arrays in the tables, the number of their format first: append fields only, always with a default.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from enum import StrEnum
 import msgspec
 
 from schemas import facts
+from schemas.declaration import FORMAT
 from schemas.facts import Fact
 from schemas.identity import step_of
 from state.transition import IllegalTransition, Transitions, next_status
@@ -62,10 +63,12 @@ TRANSITIONS: Transitions = {
     **{(status, facts.BoundaryCompletionHeld): status for status in sorted(OPEN)},
     **{(status, facts.BoundaryInteractionDispatched): status for status in sorted(OPEN)},
     (_S.FAILED, facts.RunRedriven): _S.QUEUED,
+    **{(status, facts.InputMoved): status for status in sorted(TERMINAL)},
+    **{(status, facts.RunForgotten): status for status in sorted(TERMINAL)},
 }
 
 
-class ExecutionRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
+class ExecutionRecord(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=FORMAT):
     """What is true of an execution.
 
     Attributes:
@@ -76,6 +79,17 @@ class ExecutionRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
         result: The terminal output of a pipeline without an output.
         outputs: Names of published objects.
         input_unit_id: The unit whose answer, or whose items' outputs, are the segment's input; None: `input` is.
+        release: The release of the application that decides it, to its end.
+        step_id: Id of the step at `step_index`; empty behind the last one.
+        origin: Who submitted it: `object`, `topic`, `checkpoint` or `person`.
+        source_stamp: What told the object from its other states when it was submitted (size, times, inode).
+        reply_id, door: Who waits for the outcome, and the partition of replies where.
+        root_execution_id, parent_interaction_id: Of a child: the execution at the top, and the interaction that its end answers.
+        redrives: How often it was queued again after its end.
+        supplements: Publications that added what was left out of an earlier one.
+        cursor: Slices of its output that were handed over.
+        moved_to: Where its input object was moved after its end; empty: deleted.
+        forgotten: Retention let it go: a stub that knows id, status and end, so that its object or record starts nothing again.
     """
 
     execution_id: str
@@ -101,6 +115,20 @@ class ExecutionRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
     error_code: str | None = None
     error_message: str | None = None
     input_unit_id: str | None = None
+    release: str = ""
+    step_id: str = ""
+    origin: str = "person"
+    source_path: str | None = None
+    source_stamp: str | None = None
+    reply_id: str | None = None
+    door: int | None = None
+    root_execution_id: str | None = None
+    parent_interaction_id: str | None = None
+    redrives: int = 0
+    supplements: int = 0
+    cursor: int = 0
+    moved_to: str | None = None
+    forgotten: bool = False
 
     @property
     def is_terminal(self) -> bool:
@@ -119,7 +147,9 @@ def evolve(record: ExecutionRecord | None, fact: Fact) -> ExecutionRecord:
         return _submitted(fact, status)
     if record is None:
         raise IllegalTransition(fact.execution_id)
-    return msgspec.structs.replace(record, status=status, updated_at_ms=fact.at_ms, **_changes(record, fact))
+    if isinstance(fact, facts.RunForgotten):
+        return _stub(record)
+    return msgspec.structs.replace(record, status=status, **{"updated_at_ms": fact.at_ms, **_changes(record, fact)})
 
 
 def _submitted(fact: facts.RunSubmitted, status: ExecutionStatus) -> ExecutionRecord:
@@ -137,6 +167,33 @@ def _submitted(fact: facts.RunSubmitted, status: ExecutionStatus) -> ExecutionRe
         source_name=fact.source_name,
         source_size=fact.source_size,
         source_sha256=fact.source_sha256,
+        release=fact.release,
+        step_id=fact.first_step_id,
+        origin=fact.origin,
+        source_path=fact.source_path,
+        source_stamp=fact.source_stamp,
+        reply_id=fact.reply_id,
+        door=fact.door,
+        root_execution_id=fact.root_execution_id,
+        parent_interaction_id=fact.parent_interaction_id,
+    )
+
+
+def _stub(record: ExecutionRecord) -> ExecutionRecord:
+    """What is left of an ended execution: that it ran, how it ended, and when."""
+    return ExecutionRecord(
+        execution_id=record.execution_id,
+        status=record.status,
+        tenant_id=record.tenant_id,
+        pipeline="",
+        submission_key="",
+        submitted_at_ms=0,
+        updated_at_ms=record.updated_at_ms,
+        step_index=0,
+        attempt=0,
+        input=b"",
+        origin=record.origin,
+        forgotten=True,
     )
 
 
@@ -147,6 +204,7 @@ def _changes(record: ExecutionRecord, fact: Fact) -> dict[str, object]:
         case facts.SegmentCompleted():
             return {
                 "step_index": fact.next_step,
+                "step_id": fact.next_step_id,
                 "input": fact.output,
                 "many": fact.many,
                 "attempt": 1,
@@ -167,6 +225,7 @@ def _changes(record: ExecutionRecord, fact: Fact) -> dict[str, object]:
         case facts.ContinuationSegmentCreated():
             return {
                 "step_index": fact.next_step,
+                "step_id": fact.next_step_id,
                 "await_unit_id": fact.unit_id,
                 "attempt": 1,
                 "input": b"",
@@ -184,7 +243,14 @@ def _changes(record: ExecutionRecord, fact: Fact) -> dict[str, object]:
         case facts.RunCancelled():
             return {"error_code": "CANCELLED", "error_message": fact.reason, "due_ms": None}
         case facts.RunRedriven():
-            return {"attempt": fact.attempt, "error_code": None, "error_message": None}
+            return {
+                "attempt": fact.attempt,
+                "error_code": None,
+                "error_message": None,
+                "redrives": record.redrives + 1,
+            }
+        case facts.InputMoved():
+            return {"moved_to": fact.moved_to, "updated_at_ms": record.updated_at_ms}
         case facts.BoundaryCompletionHeld():
             return {"held": record.held + 1}
         case facts.BoundaryInteractionDispatched():

@@ -11,12 +11,14 @@ from typing import Any, Protocol
 import msgspec
 
 from schemas import facts
+from schemas.declaration import FORMAT
+from schemas.errors import FormatUnknown
 from schemas.facts import Fact
 from state import execution, interaction, item, unit
 from state.execution import ExecutionRecord
 from state.interaction import InteractionRecord
 from state.item import ItemRecord
-from state.keys import execution_key, interaction_key, item_key, unit_key
+from state.keys import execution_key, interaction_key, item_key, table_of, unit_key
 from state.unit import UnitRecord
 
 Row = ExecutionRecord | UnitRecord | InteractionRecord | ItemRecord
@@ -33,8 +35,18 @@ _DECODERS: dict[int, Callable[[bytes], Any]] = {
 
 
 def decode_row(key: bytes, value: bytes) -> Any:
-    """The record in a row; its type follows from the key's prefix."""
-    return _DECODERS[key[0]](value)
+    """The record in a row; its type follows from the key's prefix.
+
+    Raises:
+        FormatUnknown: the row was written by a version with another format.
+    """
+    try:
+        return _DECODERS[key[0]](value)
+    except msgspec.ValidationError as error:
+        raise FormatUnknown(
+            f"a row of table {table_of(key)} is not of format {FORMAT}, which this version reads ({error}): it was written by "
+            "another version of kawait. Run that version, or use a new app name"
+        ) from error
 
 
 class Rows(Protocol):
@@ -82,6 +94,8 @@ FOLDS: Mapping[type[Fact], tuple[_Fold, ...]] = {
     facts.RunFailed: (_EXECUTION,),
     facts.RunCancelled: (_EXECUTION,),
     facts.RunRedriven: (_EXECUTION,),
+    facts.InputMoved: (_EXECUTION,),
+    facts.RunForgotten: (_EXECUTION,),
     facts.BoundaryUnitOpened: (_EXECUTION, _UNIT),
     facts.SourceEnded: (_UNIT,),
     facts.BoundaryDispatchCompleted: (_UNIT,),
@@ -93,7 +107,8 @@ FOLDS: Mapping[type[Fact], tuple[_Fold, ...]] = {
     facts.CompletionRefused: (_INTERACTION,),
     facts.InteractionTimedOut: (_UNIT, _INTERACTION),
     facts.ContinuationCompleted: (_UNIT, _ITEM),
-    facts.ContinuationAttemptFailed: (_ITEM,),
+    facts.ContinuationAttemptFailed: (_UNIT, _ITEM),
+    facts.ContinuationSkipped: (_UNIT, _ITEM),
 }
 
 

@@ -14,9 +14,8 @@ from typing import Any
 import msgspec
 
 from schemas import facts
-from schemas.envelopes import (
-    ProviderCompletion,
-)
+from schemas.declaration import FORMAT
+from schemas.envelopes import ProviderCompletion
 from schemas.facts import Fact
 from schemas.identity import execution_of, interaction_id
 from state.transition import Transitions, by_status, illegal
@@ -50,17 +49,40 @@ TRANSITIONS: Transitions = {
 }
 
 
-class InteractionRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
+class KeptAnswer(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """An answer that is kept as it came, to be judged later.
+
+    Attributes:
+        came_in_ms: When it came in, where the broker says so.
+        completed_at_ms: The same, or else when it was appended to `completions`.
+        topic, partition, offset: Where it came in.
+    """
+
+    answer: bytes
+    actor: str | None
+    resume_token: str | None
+    completed_at_ms: int
+    came_in_ms: int | None
+    topic: str
+    partition: int
+    offset: int
+
+
+class InteractionRecord(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=FORMAT):
     """What is true of an interaction.
 
     Attributes:
         request: Canonical input, UTF-8 JSON.
         completion: Canonical output, once admitted.
-        answer: What the actor sent: until a held answer is judged as it came, afterwards only where a projector made the completion of it.
+        answer: What the actor sent, where a projector made the completion of it.
+        completed_at_ms: When the admitted answer came in.
         timed_out: Its deadline passed (a later answer is late, whatever stands in `completion`).
         refusals: Refusal facts so far.
         requested: Its request was sent; False while a held answer makes it unnecessary.
-        held_from: Topic, partition and offset of the held answer.
+        held: An answer that came before its request, or before it could be projected; gone once it is judged.
+        late: The first good answer that came too late, for a redrive.
+        correlation: The business value that names it, where the step maps one.
+        delivered_at_ms: When the outside party took the request over, where that is reported.
     """
 
     unit_id: str
@@ -77,12 +99,15 @@ class InteractionRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
     answer: bytes | None = None
     actor: str | None = None
     completed_at_ms: int | None = None
-    resume_token: str | None = None
     timed_out: bool = False
     refusals: int = 0
     projector: str | None = None
     requested: bool = True
-    held_from: tuple[str, int, int] | None = None
+    held: KeptAnswer | None = None
+    late: KeptAnswer | None = None
+    correlation: str | None = None
+    assignee: str | None = None
+    delivered_at_ms: int | None = None
 
     @property
     def interaction_id(self) -> str:
@@ -120,29 +145,27 @@ def _dispatched(record: InteractionRecord | None, fact: facts.BoundaryInteractio
         fact.request,
         projector=fact.projector,
         requested=fact.requested,
+        correlation=fact.correlation,
+        assignee=fact.assignee,
     )
     if record is None:
         return made
-    return _replace(  # a held answer stays until it is judged
-        made,
-        answer=record.answer,
-        actor=record.actor,
-        completed_at_ms=record.completed_at_ms,
-        refusals=record.refusals,
-        held_from=record.held_from,
-    )
+    return _replace(made, refusals=record.refusals, held=record.held)  # a held answer stays until it is judged
 
 
 def _held(record: InteractionRecord | None, fact: facts.BoundaryCompletionHeld) -> InteractionRecord:
     found = record or InteractionRecord(fact.unit_id, fact.item_index, _S.HELD)
-    return _replace(
-        found,
-        answer=fact.answer,
-        actor=fact.actor,
-        completed_at_ms=fact.completed_at_ms,
-        resume_token=fact.resume_token,
-        held_from=(fact.origin_topic, fact.origin_partition, fact.origin_offset),
+    held = KeptAnswer(
+        fact.answer,
+        fact.actor,
+        fact.resume_token,
+        fact.completed_at_ms,
+        fact.came_in_ms,
+        fact.origin_topic,
+        fact.origin_partition,
+        fact.origin_offset,
     )
+    return _replace(found, held=held)
 
 
 def _admitted(record: InteractionRecord, fact: facts.BoundaryCompletionAdmitted) -> InteractionRecord:
@@ -153,15 +176,31 @@ def _admitted(record: InteractionRecord, fact: facts.BoundaryCompletionAdmitted)
         answer=fact.answer,
         actor=fact.actor,
         completed_at_ms=fact.completed_at_ms,
-        held_from=None,
+        held=None,
     )
 
 
 def _refused(record: InteractionRecord, fact: facts.CompletionRefused) -> InteractionRecord:
+    refusals = record.refusals + 1
+    if fact.kept_answer is not None:
+        return _replace(record, refusals=refusals, late=_late(fact, fact.kept_answer))
     judged = record.status is _S.PENDING and fact.reason != "late"  # a held answer was refused: it is not judged again
     if not judged:
-        return _replace(record, refusals=record.refusals + 1)
-    return _replace(record, refusals=record.refusals + 1, answer=None, requested=True, held_from=None)
+        return _replace(record, refusals=refusals)
+    return _replace(record, refusals=refusals, requested=True, held=None)
+
+
+def _late(fact: facts.CompletionRefused, answer: bytes) -> KeptAnswer:
+    return KeptAnswer(
+        answer,
+        fact.actor,
+        fact.resume_token,
+        fact.completed_at_ms,
+        fact.came_in_ms,
+        fact.origin_topic,
+        fact.origin_partition,
+        fact.origin_offset,
+    )
 
 
 def _timed_out(record: InteractionRecord, _fact: facts.InteractionTimedOut) -> InteractionRecord:
@@ -179,21 +218,16 @@ _BY_FACT: dict[type[Fact], Callable[[Any, Any], InteractionRecord]] = {
 _EVOLVE = by_status(TRANSITIONS, _BY_FACT)
 
 
-def held_at_ms(row: InteractionRecord) -> int:
-    """When the answer that is held on a row came in."""
-    return row.completed_at_ms or row.dispatched_at_ms
-
-
-def held_completion(row: InteractionRecord) -> ProviderCompletion:
-    """The answer that is held on a row, as it came."""
-    assert row.answer is not None
-    topic, partition, offset = row.held_from or ("", -1, -1)
+def kept_completion(row: InteractionRecord, kept: KeptAnswer) -> ProviderCompletion:
+    """An answer that is kept on a row, as it came."""
     return ProviderCompletion(
         execution_of(row.unit_id),
         row.interaction_id,
-        row.answer,
-        actor=row.actor,
-        origin_topic=topic,
-        origin_partition=partition,
-        origin_offset=offset,
+        kept.answer,
+        resume_token=kept.resume_token,
+        actor=kept.actor,
+        origin_topic=kept.topic,
+        origin_partition=kept.partition,
+        origin_offset=kept.offset,
+        came_in_ms=kept.came_in_ms,
     )

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from schemas import facts
+from schemas.declaration import FORMAT
 from schemas.facts import Fact
 from state.transition import Transitions, by_status, illegal
 
@@ -22,6 +23,8 @@ class ItemStatus(StrEnum):
     PENDING = "PENDING"
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
+    SKIPPED = "SKIPPED"
+    """Left out, as its step says; the others go on without it."""
 
 
 _S = ItemStatus
@@ -34,10 +37,12 @@ TRANSITIONS: Transitions = {
     (_S.PENDING, facts.ContinuationCompleted): _S.SUCCEEDED,
     (None, facts.ContinuationAttemptFailed): _S.PENDING,  # FAILED when the fact names no retry
     (_S.PENDING, facts.ContinuationAttemptFailed): _S.PENDING,
+    (None, facts.ContinuationSkipped): _S.SKIPPED,
+    (_S.PENDING, facts.ContinuationSkipped): _S.SKIPPED,
 }
 
 
-class ItemRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
+class ItemRecord(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=FORMAT):
     """What is true of an item.
 
     Attributes:
@@ -45,6 +50,8 @@ class ItemRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
         continued: A continuation record of this attempt is out.
         emissions: Continuation records emitted for this attempt.
         due_ms: When the next attempt starts, or an unanswered continuation record is emitted again.
+        letter_id: Its dead letter, where it was skipped with one.
+        value: What enters its suffix, of an item that passed the await by.
     """
 
     unit_id: str
@@ -57,6 +64,8 @@ class ItemRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
     due_ms: int | None = None
     error_code: str | None = None
     error_message: str | None = None
+    letter_id: str | None = None
+    value: bytes | None = None
 
 
 def evolve(record: ItemRecord | None, fact: Fact) -> ItemRecord:
@@ -101,7 +110,20 @@ def _failed(_record: ItemRecord | None, fact: facts.ContinuationAttemptFailed) -
     )
 
 
+def _skipped(_record: ItemRecord | None, fact: facts.ContinuationSkipped) -> ItemRecord:
+    return ItemRecord(
+        fact.unit_id,
+        fact.item_index,
+        _S.SKIPPED,
+        fact.attempt,
+        error_code=fact.error_code,
+        error_message=fact.error_message,
+        letter_id=fact.letter_id,
+    )
+
+
 _BY_FACT: dict[type[Fact], Callable[[Any, Any], ItemRecord]] = {
+    facts.ContinuationSkipped: _skipped,
     facts.ContinuationCompleted: _completed,
     facts.ContinuationSegmentCreated: _created,
     facts.ContinuationAttemptFailed: _failed,

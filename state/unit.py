@@ -4,7 +4,9 @@ Theory of operation. A unit is open (WAITING_EXTERNAL) until something ends it; 
 Counters only, never key sets, so that the row stays small however many items there are (CASES 50).
 
     dispatched   interactions made so far: the next item's index
-    outputs      continuation completions: items whose outputs are stored
+    outputs      continuation completions: items whose outputs are stored, or that were skipped
+    skipped      items among them that were left out
+    failed       items whose suffix failed for good; `failures` names the first of them
     completed    provider completions; a gate of the suspending path, untouched while the unit is live (DESIGN 7)
     expected     gate, with dispatch_complete: set once, when dispatch is closed
     source_count no gate: the stream has ended, recovery never reads the source again
@@ -21,7 +23,9 @@ from typing import Any
 import msgspec
 
 from schemas import facts
+from schemas.declaration import FORMAT
 from schemas.facts import Fact
+from schemas.limits import FAILURE_CHARS_MAX, FAILURES_KEPT
 from state.transition import Transitions, by_status, illegal
 
 
@@ -45,6 +49,8 @@ _WHILE_OPEN = (
     facts.BoundaryDispatchCompleted,
     facts.ContinuationsSwept,
     facts.ContinuationCompleted,
+    facts.ContinuationSkipped,
+    facts.ContinuationAttemptFailed,
 )
 
 TRANSITIONS: Transitions = {
@@ -54,18 +60,24 @@ TRANSITIONS: Transitions = {
 }
 
 
-class UnitRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
+class UnitRecord(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=FORMAT):
     """What is true of a unit; see the module for the counters.
 
     Attributes:
         live: The unit may be served by a live session; False once parked, never True again.
         cursor: Items below it were looked at for continuation after parking.
+        step_number: The number of the step id in this application.
+        key_rule: The rule by which the idempotency keys of its items are made.
+        attempt: From 1; a redrive opens it again.
+        passed: Items of arms that the await does not accept.
+        delivered: Requests that the outside party took over, where that is reported.
+        failures: The first failed items, a sentence each, at most `limits.FAILURES_KEPT`.
     """
 
     unit_id: str
     execution_id: str
     step_id: str
-    step_index: int
+    step_number: int
     itemised: bool
     status: UnitStatus
     live: bool
@@ -77,6 +89,15 @@ class UnitRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
     dispatch_complete: bool = False
     expected: int | None = None
     cursor: int = 0
+    release: str = ""
+    cardinality: str = "ONE_TO_ONE"
+    key_rule: int = 2
+    attempt: int = 1
+    skipped: int = 0
+    failed: int = 0
+    passed: int = 0
+    delivered: int = 0
+    failures: list[str] = []
 
     @property
     def is_open(self) -> bool:
@@ -105,11 +126,14 @@ def _opened(_record: None, fact: facts.BoundaryUnitOpened) -> UnitRecord:
         unit_id=fact.unit_id,
         execution_id=fact.execution_id,
         step_id=fact.step_id,
-        step_index=fact.step_index,
+        step_number=fact.step_number,
         itemised=fact.itemised,
         status=UnitStatus.WAITING_EXTERNAL,
         live=fact.live,
         opened_at_ms=fact.at_ms,
+        release=fact.release,
+        cardinality=fact.cardinality,
+        key_rule=fact.key_rule,
     )
 
 
@@ -145,6 +169,19 @@ def _continued(record: UnitRecord, _fact: facts.ContinuationCompleted) -> UnitRe
     return _replace(record, outputs=record.outputs + 1)
 
 
+def _skipped(record: UnitRecord, _fact: facts.ContinuationSkipped) -> UnitRecord:
+    return _replace(record, outputs=record.outputs + 1, skipped=record.skipped + 1)
+
+
+def _failed(record: UnitRecord, fact: facts.ContinuationAttemptFailed) -> UnitRecord:
+    if fact.retry_at_ms is not None:
+        return record
+    failures = record.failures
+    if len(failures) < FAILURES_KEPT:
+        failures = [*failures, f"item {fact.item_index}: {fact.error_code}: {fact.error_message}"[:FAILURE_CHARS_MAX]]
+    return _replace(record, failed=record.failed + 1, failures=failures)
+
+
 def _closed(record: UnitRecord, fact: facts.BoundaryUnitClosed) -> UnitRecord:
     return _replace(record, status=UnitStatus(fact.outcome))
 
@@ -158,6 +195,8 @@ _BY_FACT: dict[type[Fact], Callable[[Any, Any], UnitRecord]] = {
     facts.BoundaryDispatchCompleted: _dispatch_completed,
     facts.ContinuationsSwept: _swept,
     facts.ContinuationCompleted: _continued,
+    facts.ContinuationSkipped: _skipped,
+    facts.ContinuationAttemptFailed: _failed,
     facts.BoundaryUnitClosed: _closed,
 }
 

@@ -107,7 +107,7 @@ def _unit_row(unit: UnitRecord) -> tuple[str | Text, ...]:
     path = "live" if unit.live else "suspending"
     outputs = str(unit.outputs) if unit.itemised else ""
     return (
-        f".{unit.step_index}",
+        f".{unit.step_number}",
         unit.step_id,
         status_text(str(unit.status)),
         path,

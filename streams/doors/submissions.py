@@ -38,6 +38,8 @@ def command_for_object(
         source_name=identity.name,
         source_size=identity.size,
         source_sha256=identity.sha256,
+        origin="object",
+        source_path=identity.path,
     )
 
 

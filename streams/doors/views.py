@@ -121,7 +121,7 @@ class Views:
             return None
         prefix = f"{execution_id}.".encode()
         units = self._rows("units", execution_id, lambda key: key.startswith(prefix), UnitRecord)
-        return ExecutionView(rows[0], sorted(units, key=lambda unit: unit.step_index))
+        return ExecutionView(rows[0], sorted(units, key=lambda unit: unit.step_number))
 
     def interaction(self, wanted: Target) -> InteractionView | None:
         """An interaction as it stands; None: unknown."""

@@ -135,7 +135,7 @@ class Ledger:
         unit: UnitRecord | None = self.rows.get(unit_key(unit_id))
         if unit is None or not unit.itemised or not isinstance(fact, facts.BoundaryInteractionDispatched):
             return
-        window = self._scenario.pipeline.await_step(unit.step_index).window
+        window = self._scenario.pipeline.await_step(unit.step_number).window
         unanswered = unit.dispatched - self._answered[unit_id]
         open_ = unit.dispatched - unit.outputs
         if unanswered > window:

@@ -209,17 +209,19 @@ PROJECTION = Projection(type=VERDICT, project=lambda _request, answer, _completi
 
 def submitted() -> Fact:
     """The execution was accepted."""
-    return facts.RunSubmitted(EXECUTION, NOW, TENANT, "shop", "key-1", INPUT)
+    return facts.RunSubmitted(EXECUTION, NOW, TENANT, "shop", "key-1", INPUT, first_step_id="run-0")
 
 
 def started(step_index: int = 0, attempt: int = 1) -> Fact:
     """A segment started."""
-    return facts.SegmentAttemptStarted(EXECUTION, NOW, step_index, attempt)
+    return facts.SegmentAttemptStarted(EXECUTION, NOW, step_index, attempt, f"run-{step_index}")
 
 
-def segment_completed(next_step: int = 1, output: bytes = INPUT, *, many: bool = False) -> Fact:
+def segment_completed(
+    next_step: int = 1, output: bytes = INPUT, *, many: bool = False, next_id: str = f"await-{AWAIT}"
+) -> Fact:
     """A segment ended."""
-    return facts.SegmentCompleted(EXECUTION, NOW, next_step, output, many)
+    return facts.SegmentCompleted(EXECUTION, NOW, next_step, output, many, next_id)
 
 
 def segment_failed(retry_at_ms: int | None, step_index: int = 0, attempt: int = 1) -> Fact:
@@ -291,10 +293,17 @@ def swept(cursor: int) -> Fact:
 
 
 def continuation_created(
-    item_index: int | None, next_step: int = 2, attempt: int = 1, due_ms: int | None = None
+    item_index: int | None,
+    next_step: int = 2,
+    attempt: int = 1,
+    due_ms: int | None = None,
+    *,
+    next_id: str | None = None,
 ) -> Fact:
-    """A suffix became work."""
-    return facts.ContinuationSegmentCreated(EXECUTION, NOW, UNIT, item_index, attempt, next_step, due_ms)
+    """A suffix became work; `next_id` is of the execution's own next step, behind which three steps end."""
+    if next_id is None:
+        next_id = "run-2" if item_index is None and next_step == 2 else ""
+    return facts.ContinuationSegmentCreated(EXECUTION, NOW, UNIT, item_index, attempt, next_step, due_ms, next_id)
 
 
 def continued(item_index: int, attempt: int = 1, outputs: list[bytes] | None = None) -> Fact:

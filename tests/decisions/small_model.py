@@ -221,7 +221,7 @@ class World:
     def judge_held(self) -> None:
         """Judge answers whose step has been reached."""
         for row in self.interactions():
-            if row.status is InteractionStatus.PENDING and row.answer is not None:
+            if row.status is InteractionStatus.PENDING and row.held is not None:
                 self.judge(row.item_index)
 
     def judge(self, index: int | None) -> None:

@@ -120,7 +120,7 @@ def test_a_retry_waits_until_it_is_due() -> None:
     known = given(scalar(), submitted(), started(), segment_failed(NOW + 100))
     known.when(advancing(now_ms=NOW + 99)).then()
     known.when(advancing(now_ms=NOW + 100)).then(
-        Append(facts.SegmentAttemptStarted(EXECUTION, NOW + 100, 0, 2)), RunSegment(EXECUTION, 0, AWAIT)
+        Append(facts.SegmentAttemptStarted(EXECUTION, NOW + 100, 0, 2, "run-0")), RunSegment(EXECUTION, 0, AWAIT)
     )
 
 
@@ -170,7 +170,8 @@ def test_no_request_leaves_for_an_answer_that_is_held() -> None:
     assert "Request" not in decided.names
     row = decided.folded().interaction()
     assert row is not None
-    assert row.answer == YES
+    assert row.held is not None
+    assert row.held.answer == YES
 
 
 def test_a_request_that_is_too_large_fails_the_execution_before_anything_is_sent() -> None:
@@ -233,7 +234,8 @@ def test_two_awaits_in_a_row_are_two_units_the_second_opened_after_the_first_res
     """BEHAVIOUR 95 and 96."""
     known = given(two_awaits(), *scalar_waiting(), admitted(completion=request(7)))
     assert known.unit(f"{EXECUTION}.2") is None
-    after = known.when(advancing()).then(Append(closed()), Append(continuation_created(None, 2)))
+    resumed = continuation_created(None, 2, next_id="await-2")
+    after = known.when(advancing()).then(Append(closed()), Append(resumed))
     decided = after.when(advancing())
     sent = decided.decisions[2]
     assert isinstance(sent, Request)
@@ -249,7 +251,7 @@ def test_an_await_may_be_the_last_step() -> None:
     after = (
         given(last, *scalar_waiting(), admitted())
         .when(advancing())
-        .then(Append(closed()), Append(continuation_created(None, 2)))
+        .then(Append(closed()), Append(continuation_created(None, 2, next_id="")))
     )
     after.when(advancing()).then(Append(prepared()), Publish(EXECUTION, publication_id(EXECUTION), 1))
     assert segment_input(after.the_execution, after.rows) == YES
@@ -280,7 +282,7 @@ def test_a_source_that_failed_is_read_again_when_its_retry_is_due() -> None:
     known = given(stream(), *streaming(2, live=True), segment_failed(NOW + 100))
     known.when(advancing(now_ms=NOW + 99)).then()
     known.when(advancing(now_ms=NOW + 100)).then(
-        Append(facts.SegmentAttemptStarted(EXECUTION, NOW + 100, 0, 2)), OpenSession(EXECUTION, UNIT)
+        Append(facts.SegmentAttemptStarted(EXECUTION, NOW + 100, 0, 2, "run-0")), OpenSession(EXECUTION, UNIT)
     )
 
 
@@ -393,7 +395,11 @@ def test_only_a_unit_whose_source_ended_is_parked() -> None:
 # --- strict parent release -----------------------------------------------------------------------------------------------------------------
 
 RELEASED_AT_THE_END: Decisions = [Append(continuation_created(None, 3)), CloseSession(UNIT)]
-RELEASED_AT_THE_AGGREGATE: Decisions = [Append(closed()), *RELEASED_AT_THE_END]
+RELEASED_AT_THE_AGGREGATE: Decisions = [
+    Append(closed()),
+    Append(continuation_created(None, 3, next_id="run-3")),
+    CloseSession(UNIT),
+]
 
 
 def outcomes(count: int) -> list[Fact]:

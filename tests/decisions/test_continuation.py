@@ -66,7 +66,7 @@ DUE = NOW + limits.CONTINUATION_TIMEOUT_MS
 def emitted(index: int, *, attempt: int = 1, emissions: int = 0, stop: int = 3, now_ms: int = NOW) -> Decisions:
     due = now_ms + limits.CONTINUATION_TIMEOUT_MS * 2**emissions
     created = facts.ContinuationSegmentCreated(EXECUTION, now_ms, UNIT, index, attempt, AWAIT + 1, due)
-    record = Continuation(EXECUTION, TENANT, "shop", UNIT, index, attempt, AWAIT, stop, YES)
+    record = Continuation(EXECUTION, TENANT, "shop", UNIT, index, attempt, AWAIT, stop, YES, step_id="await-1")
     return [Append(created), EmitContinuation(record)]
 
 

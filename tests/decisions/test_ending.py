@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given as drawn
 from hypothesis import strategies as st
@@ -122,8 +123,9 @@ def test_a_submission_starts_an_execution() -> None:
 
 def test_whoever_waits_is_told_that_it_was_accepted() -> None:
     """CASES 4: a door that answers after this reply can be followed by an answer at once, and it is not unknown."""
+    kept = msgspec.structs.replace(submitted(), reply_id="r1")
     given(scalar()).when(submitting("r1")).then(
-        Append(submitted()), TellOutcome(ExecutionOutcome("r1", EXECUTION, "ACCEPTED"))
+        Append(kept), TellOutcome(ExecutionOutcome("r1", EXECUTION, "ACCEPTED"))
     )
 
 

@@ -8,10 +8,11 @@ from hypothesis import given as drawn
 from hypothesis import strategies as st
 
 from schemas import facts
+from schemas.errors import FormatUnknown
 from state import execution, interaction, item, unit
 from state.execution import ExecutionRecord, ExecutionStatus
 from state.folding import decode_row, encode_row, fold
-from state.interaction import InteractionRecord, InteractionStatus
+from state.interaction import InteractionRecord, InteractionStatus, KeptAnswer
 from state.item import ItemRecord, ItemStatus
 from state.keys import (
     TABLES,
@@ -27,7 +28,7 @@ from state.keys import (
 from state.transition import IllegalTransition
 from state.unit import UnitRecord, UnitStatus
 from tests.decisions import given as say
-from tests.decisions.given import EXECUTION, NOW, UNIT, YES, DictRows, given
+from tests.decisions.given import EXECUTION, NO, NOW, UNIT, YES, DictRows, given
 
 # --- counters of a unit ----------------------------------------------------------------------------------------------------------------
 
@@ -152,13 +153,17 @@ def test_a_held_answer_stays_until_it_is_judged() -> None:
     assert waiting.the_execution.held == 1
     row = waiting.facts(say.dispatched(0, requested=False)).interaction(0)
     assert row is not None
-    assert (row.status, row.answer, row.completed_at_ms) == (InteractionStatus.PENDING, YES, NOW)
+    assert (row.status, row.held and row.held.answer) == (InteractionStatus.PENDING, YES)
     refused = interaction.evolve(row, say.refused("wrong-shape", 0))
-    assert (refused.answer, refused.refusals, refused.status) == (None, 1, InteractionStatus.PENDING)
+    assert (refused.held, refused.refusals, refused.status) == (None, 1, InteractionStatus.PENDING)
     late = interaction.evolve(
         row, say.refused("late", 0)
     )  # somebody else's answer was late; the held one is still to be judged
-    assert late.answer == YES
+    assert late.held == row.held
+    kept = msgspec.structs.replace(say.refused("late", 0), kept_answer=NO, completed_at_ms=NOW + 7)
+    late = interaction.evolve(row, kept)
+    assert late.late is not None
+    assert (late.held, late.late.answer, late.late.completed_at_ms) == (row.held, NO, NOW + 7)
 
 
 def test_a_refusal_keeps_the_first_answer() -> None:
@@ -205,10 +210,11 @@ def test_an_item_may_have_no_output() -> None:
 EXECUTION_ROW = ExecutionRecord(
     EXECUTION, ExecutionStatus.QUEUED, "t", "p", "k", 1, 2, 3, 4, b"\x00\xff", outputs=["a"]
 )
+HELD = KeptAnswer(b"{}", "ann", None, NOW, None, "answers", 3, 17)
 ROWS = [
     (execution_key(EXECUTION), EXECUTION_ROW),
     (unit_key(UNIT), a_unit(live=True)),
-    (interaction_key(UNIT, 4), InteractionRecord(UNIT, 4, InteractionStatus.HELD, answer=b"{}")),
+    (interaction_key(UNIT, 4), InteractionRecord(UNIT, 4, InteractionStatus.HELD, held=HELD)),
     (interaction_key(UNIT, None), InteractionRecord(UNIT, None, InteractionStatus.COMPLETED, completion=b"{}")),
     (item_key(UNIT, 4), ItemRecord(UNIT, 4, ItemStatus.SUCCEEDED, outputs=[b"1", b"2"])),
 ]
@@ -225,15 +231,24 @@ def test_a_row_of_an_older_version_gets_the_defaults(key: bytes, record: msgspec
     fields = msgspec.structs.fields(type(record))
     required = sum(field.required for field in fields)
     assert [field.required for field in fields] == sorted((field.required for field in fields), reverse=True)
-    values = msgspec.to_builtins(record, builtin_types=(bytes,))
+    values = msgspec.to_builtins(record, builtin_types=(bytes,))  # the number of the format first
     for length in range(required, len(fields)):
-        read = decode_row(key, msgspec.msgpack.encode(values[:length]))
+        read = decode_row(key, msgspec.msgpack.encode(values[: length + 1]))
         short = msgspec.structs.asdict(read)
         for field in fields[length:]:
             default = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
             assert short[field.name] == default
-    with pytest.raises(msgspec.ValidationError):
-        decode_row(key, msgspec.msgpack.encode(values[: required - 1]))
+    with pytest.raises(FormatUnknown, match="not of format 2"):
+        decode_row(key, msgspec.msgpack.encode(values[:required]))
+
+
+@pytest.mark.parametrize(("key", "record"), ROWS, ids=lambda value: type(value).__name__)
+def test_a_row_of_another_format_is_refused_with_what_to_do(key: bytes, record: msgspec.Struct) -> None:
+    """DECISIONS 5: state of 0.1.0 has no number, a later format another one."""
+    values = msgspec.to_builtins(record, builtin_types=(bytes,))
+    for other in (values[1:], [3, *values[1:]]):
+        with pytest.raises(FormatUnknown, match="Run that version, or use a new app name"):
+            decode_row(key, msgspec.msgpack.encode(other))
 
 
 @pytest.mark.parametrize(("key", "record"), ROWS, ids=lambda value: type(value).__name__)

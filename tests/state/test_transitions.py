@@ -87,7 +87,8 @@ def test_every_status_with_every_fact(
         with pytest.raises(IllegalTransition, match=f"{kind.__name__} is not possible in status {status}"):
             evolve(record, fact)
     elif kind is facts.ContinuationAttemptFailed:
-        assert evolve(record, fact).status == ItemStatus.FAILED  # the fact names no retry
+        ended = ItemStatus.FAILED if transitions is item.TRANSITIONS else after
+        assert evolve(record, fact).status == ended  # the fact names no retry
         assert evolve(record, msgspec.structs.replace(fact, retry_at_ms=LATER)).status == after
     else:
         assert evolve(record, fact).status == after
@@ -114,11 +115,13 @@ def test_every_status_can_be_reached(name: str, transitions: Transitions, status
     assert {str(after) for after in transitions.values()} | named_by_the_fact.get(name, set()) == set(statuses)
 
 
-def test_a_terminal_execution_takes_nothing_but_a_redrive() -> None:
+def test_a_terminal_execution_takes_a_redrive_and_what_leaves_its_end_as_it_is() -> None:
     leaving = {
         (status, kind) for status, kind in execution.TRANSITIONS if status in {str(s) for s in execution.TERMINAL}
     }
-    assert leaving == {(ExecutionStatus.FAILED, facts.RunRedriven)}
+    kept = {(status, kind) for status in execution.TERMINAL for kind in (facts.InputMoved, facts.RunForgotten)}
+    assert leaving == {(ExecutionStatus.FAILED, facts.RunRedriven)} | kept
+    assert all(execution.TRANSITIONS[status, kind] == status for status, kind in kept)
 
 
 def test_a_closed_unit_takes_nothing() -> None:

@@ -84,7 +84,7 @@ def admit(pipeline: Pipeline, answer: Answer, rows: Standing, *, live: bool, now
         return [Refuse("wrong-shape", f"it waits for the projector {interaction.projector}", step)]
     if not isinstance(shape, Shaped):
         return [Refuse("wrong-shape", shape.detail, step)]
-    if interaction.answer is not None and interaction.status is _PENDING:
+    if interaction.held is not None:
         return _beside_held(step, answer, interaction)
     assert rows.unit is not None
     if (
@@ -203,7 +203,7 @@ def _before_dispatch(step: AwaitStep, answer: Answer, rows: Standing, *, now_ms:
 
 def _beside_held(step: AwaitStep, answer: Answer, held: InteractionRecord) -> Decisions:
     """A second answer while the first one waits to be judged."""
-    if held.answer is not None and _same(step.answer_type, held.answer, answer.completion.payload):
+    if held.held is not None and _same(step.answer_type, held.held.answer, answer.completion.payload):
         return [Duplicate()]
     return [Refuse("conflict", "another answer is held already", step)]
 
@@ -222,6 +222,7 @@ def _held_fact(answer: Answer, now_ms: int) -> Append:
             origin_topic=answer.completion.origin_topic,
             origin_partition=answer.completion.origin_partition,
             origin_offset=answer.completion.origin_offset,
+            came_in_ms=answer.completion.came_in_ms,
         ),
     )
 
@@ -238,13 +239,13 @@ def _may_come(step: AwaitStep, ref: InteractionRef, execution: ExecutionRecord, 
 def admit_held(pipeline: Pipeline, answer: Answer, rows: Standing, *, live: bool, now_ms: int) -> Decisions:
     """Judge an answer that waited for its step, or for its request; a refusal sends the request now if that was not done before."""
     interaction = rows.interaction
-    if interaction is None or interaction.status is not InteractionStatus.PENDING or interaction.answer is None:
+    if interaction is None or interaction.status is not InteractionStatus.PENDING or interaction.held is None:
         return [NoOp("held-answer-outlived")]
     if rows.unit is None or not rows.unit.is_open:
         return [NoOp("held-answer-outlived")]
     # It was there in time whatever the clocks say, and nothing is held against itself.
     answer = _replace(answer, recorded_at_ms=min(answer.recorded_at_ms, interaction.deadline_ms - 1))
-    rows = _replace(rows, interaction=_replace(interaction, answer=None))
+    rows = _replace(rows, interaction=_replace(interaction, held=None))
     decisions = admit(pipeline, answer, rows, live=live, now_ms=now_ms)
     refusal = next((decision for decision in decisions if isinstance(decision, Refuse)), None)
     if refusal is None:

@@ -87,7 +87,7 @@ def _resume(pipeline: Pipeline, execution: ExecutionRecord, unit: UnitRecord, *,
             return []
         return [
             Append(facts.BoundaryUnitClosed(execution.execution_id, now_ms, unit.unit_id, UnitStatus.COMPLETED)),
-            Append(_resume_at(execution, unit, unit.step_index + 1, now_ms)),
+            Append(_resume_at(pipeline, execution, unit, unit.step_number + 1, now_ms)),
         ]
     if not unit.dispatch_complete or unit.expected is None or unit.outputs < unit.expected:
         return []
@@ -96,8 +96,8 @@ def _resume(pipeline: Pipeline, execution: ExecutionRecord, unit: UnitRecord, *,
 
 def _resume_parent(pipeline: Pipeline, execution: ExecutionRecord, unit: UnitRecord, *, now_ms: int) -> Decisions:
     """Every item has its outputs: the execution goes on at the next aggregate, or at the end with the unit still open."""
-    stop = pipeline.await_step(unit.step_index).suffix_stop
-    resumed: Decisions = [Append(_resume_at(execution, unit, stop, now_ms)), CloseSession(unit.unit_id)]
+    stop = pipeline.await_step(unit.step_number).suffix_stop
+    resumed: Decisions = [Append(_resume_at(pipeline, execution, unit, stop, now_ms)), CloseSession(unit.unit_id)]
     if stop < len(pipeline.steps):
         resumed.insert(
             0, Append(facts.BoundaryUnitClosed(execution.execution_id, now_ms, unit.unit_id, UnitStatus.COMPLETED))
@@ -106,7 +106,7 @@ def _resume_parent(pipeline: Pipeline, execution: ExecutionRecord, unit: UnitRec
 
 
 def _resume_at(
-    execution: ExecutionRecord, unit: UnitRecord, step_index: int, now_ms: int
+    pipeline: Pipeline, execution: ExecutionRecord, unit: UnitRecord, step_index: int, now_ms: int
 ) -> facts.ContinuationSegmentCreated:
     return facts.ContinuationSegmentCreated(
         execution_id=execution.execution_id,
@@ -115,6 +115,7 @@ def _resume_at(
         item_index=None,
         attempt=1,
         next_step=step_index,
+        next_step_id=pipeline.step_id_at(step_index),
     )
 
 
@@ -129,7 +130,7 @@ def _go_on(
 ) -> Decisions:
     if execution.step_index == len(pipeline.steps):
         return publication.prepare(pipeline, execution, unit, now_ms=now_ms)
-    if unit is not None and unit.itemised and unit.is_open and unit.step_index >= execution.step_index:
+    if unit is not None and unit.itemised and unit.is_open and unit.step_number >= execution.step_index:
         return _dispatching(pipeline, execution, unit, sessions, now_ms=now_ms)
     boundary = pipeline.next_await(execution.step_index)
     if boundary is not None and pipeline.await_step(boundary).itemised:
@@ -142,7 +143,9 @@ def _go_on(
 
 def _start(execution: ExecutionRecord, now_ms: int) -> Append:
     return Append(
-        facts.SegmentAttemptStarted(execution.execution_id, now_ms, execution.step_index, execution.attempt),
+        facts.SegmentAttemptStarted(
+            execution.execution_id, now_ms, execution.step_index, execution.attempt, execution.step_id
+        ),
     )
 
 

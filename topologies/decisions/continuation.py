@@ -76,14 +76,14 @@ def emit(
 ) -> Decisions:
     """Emit the continuation record of one item; the wait for its answer has a deadline that doubles with each emission."""
     due_ms = now_ms + limits.CONTINUATION_TIMEOUT_MS * 2**emissions
-    stop = pipeline.await_step(unit.step_index).suffix_stop
+    stop = pipeline.await_step(unit.step_number).suffix_stop
     created = facts.ContinuationSegmentCreated(
         execution_id=execution.execution_id,
         at_ms=now_ms,
         unit_id=unit.unit_id,
         item_index=item_index,
         attempt=attempt,
-        next_step=unit.step_index + 1,
+        next_step=unit.step_number + 1,
         due_ms=due_ms,
     )
     continuation = Continuation(
@@ -93,9 +93,11 @@ def emit(
         unit_id=unit.unit_id,
         item_index=item_index,
         attempt=attempt,
-        step_index=unit.step_index,
+        step_index=unit.step_number,
         stop_index=stop,
         completion=completion,
+        release=execution.release,
+        step_id=unit.step_id,
     )
     return [Append(created), EmitContinuation(continuation)]
 
@@ -161,7 +163,7 @@ def complete_item(
         attempt=result.attempt,
         outputs=result.outputs,
     )
-    to_topic = isinstance(pipeline.output, TopicOutput) and pipeline.await_step(unit.step_index).suffix_stop == len(
+    to_topic = isinstance(pipeline.output, TopicOutput) and pipeline.await_step(unit.step_number).suffix_stop == len(
         pipeline.steps
     )
     outputs = [WriteOutput(execution.execution_id, payload) for payload in result.outputs] if to_topic else []
@@ -198,7 +200,7 @@ def _failed(
 
 def suffix_step(pipeline: Pipeline, unit: UnitRecord) -> RunStep | None:
     """The first step of the suffix: its `retry` rules the whole item continuation."""
-    following = unit.step_index + 1
+    following = unit.step_number + 1
     step = pipeline.steps[following] if following < len(pipeline.steps) else None
     return step if isinstance(step, RunStep) else None
 

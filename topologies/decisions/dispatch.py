@@ -23,9 +23,11 @@ def open_unit(step: AwaitStep, execution: ExecutionRecord, unit_id: str, *, item
             at_ms=now_ms,
             unit_id=unit_id,
             step_id=step.step_id,
-            step_index=step.index,
+            step_number=step.index,
             itemised=itemised,
             live=live,
+            release=execution.release,
+            cardinality=step.cardinality,
         )
     )
 
@@ -79,7 +81,7 @@ def dispatch_items(
         return [NoOp("session-outlived")]
     if unit is None or not unit.is_open or unit.dispatched != first_index:
         return [NoOp("session-outlived")]
-    step = pipeline.await_step(unit.step_index)
+    step = pipeline.await_step(unit.step_number)
     for index, item in enumerate(items, first_index):
         if len(item.request) > limits.PAYLOAD_BYTES_MAX:
             message = limits.payload_problem(f"item {index}", len(item.request))

@@ -16,17 +16,21 @@ from topologies.pipeline.model import Pipeline
 from topologies.pipeline.steps import RunStep
 
 
-def segment_ended(execution: ExecutionRecord | None, *, stop: int, output: bytes, many: bool, now_ms: int) -> Decisions:
+def segment_ended(
+    pipeline: Pipeline, execution: ExecutionRecord | None, *, stop: int, output: bytes, many: bool, now_ms: int
+) -> Decisions:
     """Keep what the segment made; the execution stands before step `stop` from now on."""
     if execution is None or execution.status is not ExecutionStatus.RUNNING:
         return [NoOp("segment-outlived")]
-    return [
-        Append(
-            facts.SegmentCompleted(
-                execution_id=execution.execution_id, at_ms=now_ms, next_step=stop, output=output, many=many
-            )
-        )
-    ]
+    completed = facts.SegmentCompleted(
+        execution_id=execution.execution_id,
+        at_ms=now_ms,
+        next_step=stop,
+        output=output,
+        many=many,
+        next_step_id=pipeline.step_id_at(stop),
+    )
+    return [Append(completed)]
 
 
 def segment_failed(

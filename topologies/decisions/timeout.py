@@ -33,9 +33,9 @@ def expire(
         return [NoOp("timer-outlived")]
     if interaction.status is not InteractionStatus.PENDING or interaction.deadline_ms > now_ms:
         return [NoOp("timer-outlived")]
-    if interaction.answer is not None:
+    if interaction.held is not None:
         return [NoOp("held-answer-first")]
-    step = pipeline.await_step(unit.step_index)
+    step = pipeline.await_step(unit.step_number)
     resolution = (
         "skip" if isinstance(step.on_timeout, Skip) else "value" if isinstance(step.on_timeout, Value) else "fail"
     )

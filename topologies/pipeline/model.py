@@ -58,6 +58,7 @@ class Pipeline:
         tokens: None when no step needs them.
         path: The file, absolute.
         app_dir: Where the author's modules are imported from, absolute.
+        release: Names what of it decides executions; another release decides them otherwise.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Pipeline:
     registry_url: str | None
     path: Path
     app_dir: Path
+    release: str = ""
 
     def step(self, index: int) -> Step:
         """The step at a 0-based index."""
@@ -84,6 +86,10 @@ class Pipeline:
         step = self.steps[index]
         assert isinstance(step, AwaitStep), f"step {index} of {self.name} is no await"
         return step
+
+    def step_id_at(self, index: int) -> str:
+        """The id of the step at an index; empty behind the last one."""
+        return self.steps[index].step_id if index < len(self.steps) else ""
 
     def find_step(self, step_id: str) -> Step | None:
         """The step with this id, None when there is none."""

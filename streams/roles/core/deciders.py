@@ -16,7 +16,7 @@ from schemas.envelopes import CancelCommand, ContinuationCompletion, ProviderCom
 from schemas.errors import TokenRejected
 from schemas.identity import execution_of, interaction_id, parse_interaction_id
 from state.execution import ExecutionRecord
-from state.interaction import InteractionRecord, held_at_ms, held_completion
+from state.interaction import InteractionRecord, kept_completion
 from state.item import ItemRecord
 from state.keys import interaction_key, item_key
 from state.tables.overlay import Overlay
@@ -237,15 +237,17 @@ class Deciders:
     def _on_held(self, event: HeldAnswerMet, _record: Record | None) -> Iterable[Decision]:
         unit_id, item_index = event.unit_id, event.item_index
         row = self._batch.interaction(unit_id, item_index)
-        if row is None or row.answer is None:
+        if row is None or row.held is None:
             return [NoOp("held-answer-outlived")]
         execution_id = execution_of(unit_id)
         ref = parse_interaction_id(interaction_id(unit_id, item_index))
         step = self._pipeline.await_step(ref.step_index)
-        completion, recorded_at_ms = held_completion(row), held_at_ms(row)
+        completion, recorded_at_ms = kept_completion(row, row.held), row.held.completed_at_ms
         made = event.shape or shape(step, unshaped(step, row, completion, recorded_at_ms))
-        answer = Answer(completion, ref, recorded_at_ms, None, made)
         rows = Standing(self._batch.execution(execution_id), self._batch.unit(unit_id), row)
+        has_token = completion.resume_token is not None
+        token_valid = self._verifies(completion, rows, step.step_id) if has_token else None
+        answer = Answer(completion, ref, recorded_at_ms, token_valid, made)
         if item_index is None:
             self._touch(execution_id)
         return admit_held(self._pipeline, answer, rows, live=self._offers.takes_offers(unit_id), now_ms=self._now())
@@ -255,7 +257,9 @@ class Deciders:
     def _on_segment_ended(self, event: SegmentEnded, _record: Record | None) -> Iterable[Decision]:
         self._touch(event.execution_id)
         execution = self._batch.execution(event.execution_id)
-        return segment_ended(execution, stop=event.stop, output=event.output, many=event.many, now_ms=self._now())
+        return segment_ended(
+            self._pipeline, execution, stop=event.stop, output=event.output, many=event.many, now_ms=self._now()
+        )
 
     def _on_segment_broke(self, event: SegmentBroke, _record: Record | None) -> Iterable[Decision]:
         return self._segment_failed(event.execution_id, event.error)

@@ -15,7 +15,7 @@ from schemas import codec, limits
 from schemas.envelopes import CancelCommand, ContinuationCompletion, ProviderCompletion, RedriveCommand, SubmitCommand
 from schemas.errors import PeerError, PoisonRecord
 from schemas.identity import home_partition, parse_interaction_id, step_of
-from state.interaction import InteractionRecord, held_at_ms, held_completion
+from state.interaction import InteractionRecord, kept_completion
 from state.keys import interaction_key
 from state.tables.rows import PartitionRows, TaskClosed
 from streams.author.chunks import Chunk
@@ -200,7 +200,9 @@ class Intake:
         def job(ticket: Ticket) -> HeldAnswerMet:
             row: InteractionRecord
             (row,) = self._rows.committed([interaction_key(unit_id, item_index)])
-            answer = unshaped(self._projected[step_of(unit_id)], row, held_completion(row), held_at_ms(row))
+            assert row.held is not None
+            held = kept_completion(row, row.held)
+            answer = unshaped(self._projected[step_of(unit_id)], row, held, row.held.completed_at_ms)
             shapes: list[Shape] = []
             self._author.project([answer], shapes, ticket.restart_limit)
             return HeldAnswerMet(unit_id, item_index, shapes[0])

@@ -206,7 +206,7 @@ class Sessions:
         execution = rows.execution(unit.execution_id) if unit else None
         if unit is None or execution is None or not unit.is_open or unit_id in self.by_unit:
             return
-        step = self._pipeline.await_step(unit.step_index)
+        step = self._pipeline.await_step(unit.step_number)
         live = unit.live and step.live and self._ctx.live_sessions < limits.LIVE_SESSIONS_MAX
         stream = (
             None

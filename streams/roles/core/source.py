@@ -84,13 +84,13 @@ def source_stream(
     payload = segment_input(execution, rows)
     before = rows.unit(execution.input_unit_id)
     stored = _stored_requests(rows, unit.unit_id, dispatched)
-    by_key = bool(pipeline.await_step(unit.step_index).idempotency_key_fields)
+    by_key = bool(pipeline.await_step(unit.step_number).idempotency_key_fields)
 
     def open_items() -> Items:
         if first == 0:
             check_source(execution)
         payloads = stored_payloads(rows, before, payload, many=execution.many)
-        return author.open_items(StreamRequest(execution.execution_id, first, unit.step_index, payloads))
+        return author.open_items(StreamRequest(execution.execution_id, first, unit.step_number, payloads))
 
     def check(index: int, item: SourceItem) -> None:
         row = next(stored)

@@ -150,11 +150,8 @@ class CoreTask:
         for table in ("interactions", "items"):
             for key, row in self.rows.scan(*span(table, unit_id)):
                 self.deadlines.arm(key, row)
-                if (
-                    isinstance(row, InteractionRecord)
-                    and row.status is InteractionStatus.PENDING
-                    and row.answer is not None
-                ):
+                is_pending = isinstance(row, InteractionRecord) and row.status is InteractionStatus.PENDING
+                if is_pending and row.held is not None:
                     self.intake.judge_held(unit_id, row.item_index)
         if unit.dispatch_complete and unit.itemised and unit.cursor < (unit.expected or 0):
             self.agenda.sweep(unit_id)

@@ -28,7 +28,7 @@ from schemas.envelopes import (
 )
 from schemas.facts import Fact
 from schemas.identity import interaction_id
-from state.interaction import held_completion
+from state.interaction import kept_completion
 from state.tables.overlay import RowView
 from streams.engine.task import Entry, Outputs
 from streams.log.seam import Record
@@ -164,7 +164,8 @@ class Writer:
         if isinstance(event, HeldAnswerMet):
             row = self._batch.interaction(event.unit_id, event.item_index)
             assert row is not None
-            return held_completion(row)
+            assert row.held is not None
+            return kept_completion(row, row.held)
         assert isinstance(event, (AnswerArrived, StrangeAnswerArrived))
         return event.completion
 

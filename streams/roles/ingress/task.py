@@ -76,7 +76,12 @@ class IngressTask(StatelessTask):
             raise PoisonRecord("wrong-shape", str(Misfit.of(source.type.name, error))) from error
         identity = execution_id(DEFAULT_TENANT, pipeline.name, f"topic:{source.topic}:{key}")
         command = SubmitCommand(
-            execution_id=identity, tenant_id=DEFAULT_TENANT, pipeline=pipeline.name, submission_key=key, input=payload
+            execution_id=identity,
+            tenant_id=DEFAULT_TENANT,
+            pipeline=pipeline.name,
+            submission_key=key,
+            input=payload,
+            origin="topic",
         )
         self._send_home(command, outputs)
 
