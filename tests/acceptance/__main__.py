@@ -22,6 +22,7 @@ MODULES = (
     "broker_faults",
     "restore",
     "on_time",
+    "asked_once",
     "answers",
     "csv_trouble",
     "demo",
