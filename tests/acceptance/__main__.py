@@ -23,6 +23,7 @@ MODULES = (
     "restore",
     "on_time",
     "asked_once",
+    "changing_files",
     "answers",
     "csv_trouble",
     "demo",
