@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import io
 import os
 import random
 import time
@@ -231,7 +232,9 @@ def _amounts_last(path: Path) -> bytes:
     """A file whose rows end in the amount, so that a row that is cut there is a row all the same."""
     with path.open(encoding="utf-8", newline="") as file:
         rows = [(name, whom, currency, amount.replace(",", "")) for name, whom, amount, currency in csv.reader(file)]
-    return "".join(f"{','.join(row)}\n" for row in rows).encode()
+    written = io.StringIO()
+    csv.writer(written, lineterminator="\n").writerows(rows)
+    return written.getvalue().encode()
 
 
 def _pieces(content: bytes, parts: int, *, inside: bool) -> list[bytes]:
