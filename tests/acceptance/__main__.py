@@ -24,6 +24,7 @@ MODULES = (
     "on_time",
     "asked_once",
     "changing_files",
+    "outputs",
     "answers",
     "csv_trouble",
     "demo",
