@@ -25,6 +25,7 @@ MODULES = (
     "asked_once",
     "changing_files",
     "outputs",
+    "values",
     "answers",
     "csv_trouble",
     "demo",
