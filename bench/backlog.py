@@ -34,6 +34,8 @@ SAMPLE_S = 0.25
 SILENT_PER_S = 10
 SILENT_SHARE = 1 / 3
 """Silent parcels are among the first of the minute: those of its end would not be asked about within it."""
+READ = ("parcels", "commands", "completions")
+"""What waits to be read in a backlog: by ingress, and by the core."""
 MARKER = 1
 """A partition may end in the mark of a transaction, which is no record."""
 CALL_S = 10.0
@@ -46,7 +48,7 @@ class Backlog:
 
     Attributes:
         capacity_per_s: Parcels a second without a backlog.
-        waiting: Records of `commands` that were not yet read at the end.
+        waiting: Records that were not yet read at the end: of the source, commands and completions.
         timers: Deadlines that passed within the run; `rang` of them rang.
         late_s: The largest time from a deadline, or from its gate where that opened later, until it rang.
         gate_s: The longest that a gate stayed shut.
@@ -125,7 +127,7 @@ class _Offsets:
         self._app = application.name
         config: dict[str, Any] = {**place.connection.config, "bootstrap.servers": place.connection.bootstrap}
         self._admin = AdminClient({**config, "log_level": 3})
-        names = ("facts", "commands", "completions", "answered")
+        names = ("facts", "answered", *READ)
         self._partitions = [(f"{self._app}.{name}", number) for name in names for number in range(PARTITIONS)]
 
     def look(self) -> Sample:
@@ -208,12 +210,12 @@ def summary(
     written = {number: [each.ends[f"{app}.facts", number] for each in samples] for number in range(PARTITIONS)}
     counts = [ends[-1] - ends[0] for ends in written.values()]
     last = samples[-1]
-    commands = [(f"{app}.commands", number) for number in range(PARTITIONS)]
+    read = [(f"{app}.{name}", number) for name in READ for number in range(PARTITIONS)]
     return Backlog(
         seconds=(end_ms - samples[0].at_ms) / 1000,
         capacity_per_s=sent.capacity_per_s,
         sent=sent.parcels,
-        waiting=sum(last.ends[at] - max(last.committed.get(at, 0), 0) for at in commands),
+        waiting=sum(last.ends[at] - max(last.committed.get(at, 0), 0) for at in read),
         timers=len(due),
         rang=sum(name in rang for name in due),
         late_s=max(0, *late) / 1000,

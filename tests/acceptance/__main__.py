@@ -30,6 +30,7 @@ MODULES = (
     "csv_trouble",
     "demo",
     "latency",
+    "deadlines",
     "throughput",
     "simulation",
     "reading_path",

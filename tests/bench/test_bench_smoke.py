@@ -48,9 +48,7 @@ def burst_of(deadlines: int) -> tuple[list[Asked], list[int], dict[str, int], in
 
 def backlog_of(*, late_ms: int) -> backlog.Backlog:
     """A deadline at 10 s whose gate opens at 11 s, in a run of 20 s in which partition 0 writes all the time and the others half as much."""
-    topics = [
-        (f"app.{name}", number) for name in ("answered", "completions", "commands") for number in range(PARTITIONS)
-    ]
+    topics = [(f"app.{name}", number) for name in ("answered", *backlog.READ) for number in range(PARTITIONS)]
     samples = []
     for second in range(21):
         ends = {**dict.fromkeys(topics, 100 * second)}
@@ -177,7 +175,7 @@ def test_lateness_counts_from_the_moment_that_the_gate_opened() -> None:
     # Ingress has read by 11 s what had come by 10 s, and the core by 12 s what had come by 11 s.
     found = backlog_of(late_ms=500)
     assert (found.gate_s, found.late_s) == (2.0, 0.5)
-    assert (found.timers, found.rang, found.waiting) == (1, 1, 100 * PARTITIONS)
+    assert (found.timers, found.rang, found.waiting) == (1, 1, 100 * len(backlog.READ) * PARTITIONS)
     assert (found.slowest, found.still_s) == (10, 2.0)
 
 
