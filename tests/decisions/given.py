@@ -519,11 +519,12 @@ def answer(
     tenant_id: str | None = None,
     shape: Shape | None = None,
     unit_id: str = UNIT,
+    key: str | None = None,
 ) -> Answer:
     """An answer as the shell hands it in."""
     name = interaction_id(unit_id, item_index)
     return Answer(
-        ProviderCompletion(EXECUTION, name, payload, tenant_id=tenant_id),
+        ProviderCompletion(EXECUTION, name, payload, tenant_id=tenant_id, idempotency_key=key),
         parse_interaction_id(name),
         at_ms,
         token_valid,
