@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -276,7 +276,7 @@ def _judge_by_our_own_haste() -> list[Swap]:
         event = reading(intake, record, kinds)
         if isinstance(event, AnswerArrived) and event.completion.came_in_ms is not None:
             late = msgspec.structs.replace(event.completion, came_in_ms=record.timestamp_ms)
-            return event._replace(completion=late)
+            return replace(event, completion=late)
         return event
 
     return [(Intake, "_read", read)]

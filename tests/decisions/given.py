@@ -551,12 +551,13 @@ def answer(
     tenant_id: str | None = None,
     shape: Shape | None = None,
     unit_id: str = UNIT,
+    key: str | None = None,
 ) -> Answer:
     """An answer as the shell hands it in; `stamped`: the broker says when it came in."""
     name = interaction_id(unit_id, item_index)
     came_in_ms = at_ms if stamped else None
     return Answer(
-        ProviderCompletion(EXECUTION, name, payload, tenant_id=tenant_id, came_in_ms=came_in_ms),
+        ProviderCompletion(EXECUTION, name, payload, tenant_id=tenant_id, came_in_ms=came_in_ms, idempotency_key=key),
         parse_interaction_id(name),
         at_ms,
         token_valid,

@@ -52,7 +52,7 @@ class Refuse(msgspec.Struct, frozen=True, gc=False):
     """Write the answer to the refusals topic.
 
     Attributes:
-        reason: unknown, late, conflict, cancelled, bad-token, wrong-shape or too-early.
+        reason: unknown, late, conflict, cancelled, bad-token, wrong-key, wrong-shape or too-early.
         kept: It stays on its row, for a redrive.
     """
 
