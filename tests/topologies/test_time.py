@@ -20,6 +20,7 @@ from tests.topologies.outside import answer, price
 
 if TYPE_CHECKING:
     from schemas.envelopes import RequestEnvelope
+    from streams.clock import Clock
     from streams.log.memory.producer import MemoryProducer
     from streams.testing.driver import TopologyTestDriver
 
@@ -292,6 +293,31 @@ def test_setting_the_machines_clock_moves_no_deadline(make: Any) -> None:
         assert driver.status(execution) == "WAITING_EXTERNAL"
     driver.advance(MINUTE)
     assert driver.status(execution) == "FAILED"
+
+
+class SleepyClock:
+    """Of a machine that sleeps at times: its seconds stand still meanwhile."""
+
+    def __init__(self, true: Clock) -> None:
+        self._true = true
+        self.slept_ms = 0
+
+    def now_ms(self) -> int:
+        return self._true.now_ms()
+
+    def monotonic_s(self) -> float:
+        return self._true.monotonic_s() - self.slept_ms / 1000
+
+
+def test_a_machine_that_slept_asks_for_the_time_before_it_sets_a_deadline(make: Any) -> None:
+    driver = make("scalar")
+    clock = SleepyClock(driver.clock)
+    restart_with(driver, clock=clock)
+    driver.run()
+    driver.clock.advance(HOUR)
+    clock.slept_ms += HOUR
+    _, requests = asked(driver)
+    assert requests[0].deadline_epoch_ms == driver.clock.now_ms() + MINUTE
 
 
 def test_whoever_waits_for_an_outcome_takes_no_notice_of_probes(make: Any) -> None:
