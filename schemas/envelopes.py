@@ -114,7 +114,11 @@ class ProviderCompletion(msgspec.Struct, frozen=True, gc=False):
 
 
 class ContinuationCompletion(msgspec.Struct, frozen=True, gc=False):
-    """The continuation agent's answer for one item: its outputs, or its error."""
+    """The continuation agent's answer for one item: its outputs, or its error.
+
+    Attributes:
+        step_id: The step at which it failed, where that is known.
+    """
 
     execution_id: str
     unit_id: str
@@ -124,6 +128,7 @@ class ContinuationCompletion(msgspec.Struct, frozen=True, gc=False):
     error_code: str | None = None
     error_message: str | None = None
     retryable: bool = True
+    step_id: str | None = None
 
 
 class Continuation(msgspec.Struct, frozen=True, gc=False):

@@ -86,6 +86,9 @@ SLICE_ITEMS = 2_000
 PULL_ITEMS_MAX = 2_000
 """Source items read in one go."""
 
+COUNTED_KEYS_MAX = 2_000_000
+"""Idempotency keys of all open streams that a worker keeps in memory to tell repeats; beyond it a stream counts in a temporary file."""
+
 CHUNK_ITEMS_MAX = 2_048
 """Items that one suffix job runs one after another on the worker pool."""
 

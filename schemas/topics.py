@@ -15,8 +15,9 @@ from schemas.errors import UsageError
 RoleName = Literal["core", "ingress", "continuation", "egress", "http", "cli", "everybody"]
 """Who touches a topic: the roles of a worker, the command line, or anybody who may read."""
 
-Spread = Literal["home", "any"]
-"""`home`: co-partitioned, exactly `kafka.partitions`, for life. `any`: made with as many, but every number works."""
+Spread = Literal["home", "any", "one"]
+"""`home`: co-partitioned, at least `kafka.partitions`, which are used for life. `any`: made with as many, but every number works. `one`: a
+single partition, so that all that is said is in one order."""
 
 _DAY_MS = 86_400_000
 
@@ -40,6 +41,8 @@ _CHANGELOG: Mapping[str, str] = {
     "segment.ms": str(6 * 3_600_000),
     "min.cleanable.dirty.ratio": "0.2",
 }
+
+_APPLICATION: Mapping[str, str] = {"cleanup.policy": "compact"}
 
 _WORK: Mapping[str, str] = {"cleanup.policy": "delete", "retention.ms": str(WORK_RETENTION_MS)}
 
@@ -138,6 +141,15 @@ TOPICS: tuple[Topic, ...] = (
         writers=("core", "ingress", "continuation", "egress"),
         readers=("http", "cli", "everybody"),
     ),
+    Topic(
+        suffix="application",
+        key="what is said",
+        value="JSON: releases, partitions, topics taken up",
+        spread="one",
+        config=_APPLICATION,
+        writers=("core", "ingress", "continuation", "cli"),
+        readers=("core", "ingress", "continuation", "http", "cli"),
+    ),
     _changelog("executions", "execution id"),
     _changelog("units", "unit id"),
     _changelog("interactions", "unit id and item index"),
@@ -200,7 +212,7 @@ def catalogue(
     own = [
         TopicSettings(
             name=topic_name(app, topic.suffix),
-            partitions=partitions,
+            partitions=1 if topic.spread == "one" else partitions,
             replication_factor=replication_factor,
             config=_config(topic.config, replication_factor, facts_retention_ms if topic.config is _KEPT else None),
             spread=topic.spread,
@@ -267,7 +279,7 @@ def mismatches(spec: TopicSettings, actual_partitions: int, actual_config: Mappi
     """
     actual = {**_KAFKA_DEFAULTS, **actual_config}
     found = []
-    if spec.spread == "home" and actual_partitions != spec.partitions:
+    if spec.spread == "home" and actual_partitions < spec.partitions:
         found.append(
             f"{spec.name} has {actual_partitions} partitions, not {spec.partitions}; the number is fixed for life: "
             f"set kafka.partitions to {actual_partitions}, or use another app name and let `kawait topics` make its topics"

@@ -27,7 +27,11 @@ def signer_of(pipeline: Pipeline) -> TokenSigner | None:
 
 @dataclass(kw_only=True)
 class RoleContext:
-    """What the tasks of every role share."""
+    """What the tasks of every role share.
+
+    Attributes:
+        topic_ids: Of every topic of the pipeline, by name; another one after a topic was deleted and made again.
+    """
 
     pipeline: Pipeline
     names: Names
@@ -35,6 +39,7 @@ class RoleContext:
     signer: TokenSigner | None
     metrics: Metrics
     author: Author
+    topic_ids: Mapping[str, str]
 
 
 @dataclass(kw_only=True)
@@ -42,7 +47,6 @@ class CoreContext(RoleContext):
     """What the core tasks share besides.
 
     Attributes:
-        topic_ids: Of the changelogs, by topic name.
         aside: Asks the broker beside the work.
         pace_s: Shortest time between two such questions of a task.
         live_sessions: Over all tasks; at most `limits.LIVE_SESSIONS_MAX`.
@@ -54,6 +58,5 @@ class CoreContext(RoleContext):
     pool: Pool
     stores: StoreFactory
     instance: str
-    topic_ids: Mapping[str, str]
     make_overlay: MakeOverlay
     live_sessions: int = 0

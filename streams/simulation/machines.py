@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from schemas.errors import CallTimeout
 from state.tables.memory import MemoryStoreFactory
 from state.tables.overlay import CheckedOverlay
-from streams.clock import ManualClock, SkewedClock
+from streams.clock import Clock, ManualClock
 from streams.engine.aside import AtOnce
 from streams.engine.loop import TransactionalLoop
 from streams.engine.pool import Finished
@@ -19,19 +19,25 @@ from streams.log.memory.consumer import MemoryGroupConsumer
 from streams.log.memory.log import MemoryLog
 from streams.log.seam import TopicPartition
 from streams.roles.core.task import CoreTask
-from streams.simulation.scenario import Scenario
 from streams.telemetry.metrics import Metrics
 from streams.testing.inline_pool import InlinePool
-from streams.worker.assembly import ROLES, Assembly, Worker
+from streams.worker.application import take_up
+from streams.worker.assembly import Assembly, Worker
 from topologies.pipeline.model import Pipeline
 
 if TYPE_CHECKING:
     from state.tables.store import ChangelogPosition
 
+CLOCKS_APART_MS = 20
+"""What a machine's drift adds up to between two looks at the broker's clock, and more."""
+
+POOL_CLOCK = ManualClock()
+"""Of pools whose jobs overstay when the simulation says."""
+
 Disk = dict[tuple[str, int], tuple[dict[bytes, bytes], "dict[str, ChangelogPosition]"]]
 
-SKEWS_MS = (0, 0, 700, -700, 30_000, -30_000, 200_000, -200_000)
-"""How wrong the clock of a machine may be."""
+At = Callable[["Machine", int], None]
+"""Called before each numbered step of a machine's commits."""
 
 
 class Killed(BaseException):
@@ -98,22 +104,42 @@ class HeldPool(InlinePool):
         del job
 
 
+class OwnClock:
+    """The clock of a machine: wrong by some time, and going faster or slower than the broker's."""
+
+    def __init__(self, true: Clock, by_ms: int, drift_ppm: int) -> None:
+        self._true = true
+        self._by_ms = by_ms
+        self._rate = 1 + drift_ppm / 1_000_000
+
+    def now_ms(self) -> int:
+        """Epoch milliseconds, as this machine believes."""
+        return self._true.now_ms() + self._by_ms
+
+    def monotonic_s(self) -> float:
+        """Seconds since some start."""
+        return self._true.monotonic_s() * self._rate
+
+    def set(self, by_ms: int) -> None:
+        """Make it wrong by another time."""
+        self._by_ms = by_ms
+
+
 class Machine:
-    """One app instance and its disk; its clock is wrong by `skew_ms`."""
+    """One app instance, its disk and its clock."""
 
     def __init__(
         self,
         name: str,
         pipeline: Pipeline,
         log: MemoryLog,
-        clock: ManualClock,
-        topic_ids: Mapping[str, str],
+        clock: OwnClock,
         *,
         static: bool,
-        skew_ms: int,
+        roles: tuple[str, ...],
     ) -> None:
         self.name = name
-        self.skew_ms = skew_ms
+        self.roles = roles
         self.static = static
         self.disks = Disks()
         self.old_disk: Disk = {}
@@ -121,11 +147,10 @@ class Machine:
         self.dead: list[Worker] = []
         self.is_stalled = False
         self._pipeline = pipeline
-        self._own_clock = SkewedClock(clock, skew_ms)
+        self.clock = clock
         self._world_log = log
-        self._log = log.seen_from(self._own_clock)
-        self._clock = clock
-        self._topic_ids = topic_ids
+        self._log = log.seen_from(clock)
+        self._log.clocks_apart_ms = CLOCKS_APART_MS
 
     def twin(self) -> Machine:
         """Another process under the same name, on a disk of its own."""
@@ -133,25 +158,24 @@ class Machine:
             self.name,
             self._pipeline,
             self._world_log,
-            self._clock,
-            self._topic_ids,
+            self.clock,
             static=self.static,
-            skew_ms=self.skew_ms,
+            roles=self.roles,
         )
 
-    def start(self, at: Callable[[Machine, int], None]) -> None:
+    def start(self, at: At) -> None:
         """Start the process."""
         self.worker = Assembly(
             pipeline=self._pipeline,
             log=self._log,
-            clock=self._own_clock,
+            clock=self.clock,
             stores=self.disks,
             instance=self.name,
             static=self.static,
-            topic_ids=self._topic_ids,
-            roles=ROLES,
+            taken_up=take_up(self._pipeline, self._log),
+            roles=self.roles,
             metrics=QuietMetrics(),
-            make_pool=lambda: HeldPool(self._clock, held=True),
+            make_pool=lambda: HeldPool(POOL_CLOCK, held=True),
             make_overlay=CheckedOverlay,
             aside=AtOnce(),
             pace_s=0.0,
@@ -195,26 +219,10 @@ class Machine:
     @property
     def tasks(self) -> list[CoreTask]:
         """Running core tasks."""
-        if self.worker is None:
+        core = self.worker.loops.get("core") if self.worker is not None else None
+        if core is None:
             return []
-        return list(dict.fromkeys(cast("list[CoreTask]", list(self.worker.loops["core"].tasks.values()))))
-
-
-def machines_of(scenario: Scenario, log: MemoryLog, clock: ManualClock, topic_ids: Mapping[str, str]) -> list[Machine]:
-    """The machines of a scenario, each with a clock of its own."""
-    clocks = Random(scenario.seed ^ 0xC10C)  # noqa: S311 - a simulation is no secret
-    return [
-        Machine(
-            f"machine-{number}",
-            scenario.pipeline,
-            log,
-            clock,
-            topic_ids,
-            static=scenario.static,
-            skew_ms=clocks.choice(SKEWS_MS),
-        )
-        for number in range(scenario.machines)
-    ]
+        return list(dict.fromkeys(cast("list[CoreTask]", list(core.tasks.values()))))
 
 
 def consumer_of(loop: TransactionalLoop) -> MemoryGroupConsumer | None:

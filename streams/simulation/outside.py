@@ -18,11 +18,15 @@ from schemas.identity import interaction_id, unit_id
 from streams.log.memory.log import MemoryLog
 from streams.log.memory.producer import MemoryProducer
 from streams.log.seam import Record, TopicPartition
+from streams.simulation.machines import OwnClock
 from streams.simulation.scenario import Say, Scenario
 from topologies.pipeline.steps import AwaitStep
 from topologies.pipeline.transports import KafkaTransport
 
 _decode_request = msgspec.json.Decoder(RequestEnvelope).decode
+
+SENDERS_TIMES_MS = (0, 3_600_000, -3_600_000)
+"""How wrong the clock of the outside party may be: it stamps what it writes to a topic with CreateTime."""
 
 Origin = tuple[str, int, int]
 
@@ -73,9 +77,11 @@ class Outside:
         self._log = log
         self._rng = rng
         self._say = say
-        self._producer = log.plain_producer()
-        self._transactions: deque[MemoryProducer] = deque()
-        """Open ones, with an answer each."""
+        sees = log.seen_from(OwnClock(log.clock, rng.choice(SENDERS_TIMES_MS), 0)) if scenario.senders_times else log
+        self._writes_to = sees
+        self._producer = sees.plain_producer()
+        self._transactions: deque[tuple[MemoryProducer, Origin]] = deque()
+        """Open ones, with where the answer lies that each brings."""
         self._drawn = 0
         topics = {
             step.transport.request_topic
@@ -160,7 +166,7 @@ class Outside:
 
     def answer_all(self) -> int:
         """Answer every open question that is not meant to stay so; how many there were. No transaction stays open."""
-        while self._end_transaction():
+        while self._end_transaction(may_give_up=False):
             pass
         self.look()
         due = [question for question in map(self.questions.__getitem__, self.open) if not question.silent]
@@ -202,13 +208,13 @@ class Outside:
         partition = self._rng.randrange(self._pipeline.partitions)
         at = TopicPartition(topic, partition)
         offset = self._log.end_offsets([at], "uncommitted", 1)[at]
-        self._append(topic, partition, value)
+        self._append(topic, partition, value, (topic, partition, offset))
         self.sent[topic, partition, offset] = sent._replace(at_ms=self._log.clock.now_ms())
         self._say(
             f"outside: answers {_short(sent.interaction_id)} ({sent.expects}) with {sent.value} at {topic}[{partition}]@{offset}"
         )
 
-    def _append(self, topic: str, partition: int, value: bytes) -> None:
+    def _append(self, topic: str, partition: int, value: bytes, origin: Origin) -> None:
         """Write it: alone, in a transaction, before one that is given up, or in one that stays open for a while."""
         how = (
             "alone"
@@ -221,12 +227,12 @@ class Outside:
         self._drawn += 1
         name = f"outside-{self._drawn}"
         self._log.spare(name)
-        producer = self._log.producer(name)
+        producer = self._writes_to.producer(name)
         producer.init(1)
         producer.begin()
         producer.produce(topic, value, partition=partition)
         if how == "open":
-            self._transactions.append(producer)
+            self._transactions.append((producer, origin))
             return
         producer.commit(1)
         if how == "then an abort":
@@ -234,11 +240,24 @@ class Outside:
             producer.produce(topic, b"given up", partition=partition)
             producer.abort()
 
-    def _end_transaction(self) -> bool:
-        """Commit the oldest open transaction; whether there was one."""
+    @property
+    def has_open_transaction(self) -> bool:
+        """Whether an answer lies in a transaction that nobody has ended."""
+        return bool(self._transactions)
+
+    def _end_transaction(self, *, may_give_up: bool = True) -> bool:
+        """End the oldest open transaction; whether there was one. What is given up was never said, and is said again later."""
         if not self._transactions:
             return False
-        self._transactions.popleft().commit(1)
+        producer, origin = self._transactions.popleft()
+        if not may_give_up or self._rng.random() < 0.6:
+            producer.commit(1)
+            return True
+        self._say(f"outside: takes back what it said at {origin}")
+        producer.abort()
+        iid = self.sent.pop(origin).interaction_id
+        if iid in self.questions and iid not in self.open:
+            self.open.append(iid)
         return True
 
     # --- mischief ----------------------------------------------------------------------------------------------------
@@ -321,7 +340,7 @@ class Outside:
         if iid in self.questions and self.questions[iid].silent:
             return
         payload = self._payload(step, request, self._rng.choice((0, 0, 1)))
-        if step.projection is not None and self._rng.random() < 0.3:
+        if step.projection is not None and self._rng.random() < 0.5:
             payload["value"] = self._scenario.author.REFUSED
         self._send(
             step,

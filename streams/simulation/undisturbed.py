@@ -25,10 +25,15 @@ from streams.simulation.scenario import OUTPUT_TOPIC, Scenario, without_trace
 from streams.simulation.violation import Breach, Violation
 from streams.simulation.world import World
 from streams.testing.inline_pool import InlinePool
+from streams.worker.application import take_up
 from streams.worker.assembly import Assembly
-from streams.worker.topics import ensure_topics, verify_topics
+from streams.worker.topics import ensure_topics
 from topologies.pipeline.ends import ObjectOutput, TopicOutput
 from topologies.pipeline.model import Pipeline
+from topologies.pipeline.steps import AwaitStep
+
+TIMEOUT_MS_MAX = 60_000
+"""Nobody waits for months in an undisturbed run."""
 
 
 class Outcome(msgspec.Struct):
@@ -114,7 +119,10 @@ def _other_path(scenario: Scenario) -> Scenario:
     """The same scenario with live and suspending swapped."""
     pipeline = scenario.pipeline
     steps = tuple(
-        replace(step, live=not step.live) if step in pipeline.await_steps else step for step in pipeline.steps
+        replace(step, live=not step.live, timeout_ms=min(step.timeout_ms, TIMEOUT_MS_MAX))
+        if isinstance(step, AwaitStep)
+        else step
+        for step in pipeline.steps
     )
     output = pipeline.output
     if isinstance(output, ObjectOutput):
@@ -140,7 +148,7 @@ class _Undisturbed:
             stores=MemoryStoreFactory(),
             instance="undisturbed",
             static=True,
-            topic_ids=verify_topics(pipeline, self.log),
+            taken_up=take_up(pipeline, self.log),
             metrics=QuietMetrics(),
             make_pool=lambda: InlinePool(self.clock),
             make_overlay=CheckedOverlay,

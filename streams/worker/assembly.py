@@ -5,12 +5,11 @@ The worker, the demo, the test driver and the simulator all run what `Assembly.b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from schemas import limits
 from schemas.names import Names
-from state.keys import TABLES
 from state.tables.overlay import Overlay
 from state.tables.rows import MakeOverlay
 from state.tables.store import StoreFactory
@@ -23,12 +22,14 @@ from streams.engine.loop import TransactionalLoop
 from streams.engine.pool import Pool, ThreadPool
 from streams.engine.role import Role
 from streams.engine.task import MakeTask, Positions, Task
+from streams.engine.unread import UnreadPartitions
 from streams.log.seam import Log, TopicPartition
 from streams.roles.context import CoreContext, RoleContext, signer_of
 from streams.roles.continuation import ContinuationTask
 from streams.roles.core.task import CoreTask
 from streams.roles.ingress.task import IngressTask
 from streams.telemetry.metrics import Metrics
+from streams.worker.application import TakenUp, vital_topics
 from topologies.pipeline.ends import TopicSource
 from topologies.pipeline.model import Pipeline
 
@@ -44,6 +45,8 @@ class Worker:
     loops: dict[str, TransactionalLoop]
     pools: list[Pool]
     metrics: Metrics
+    aside: Aside
+    """Asks the broker beside the loops."""
     closes: list[Callable[[], None]] = field(default_factory=list)
     """Frees what the loops share besides."""
 
@@ -72,7 +75,7 @@ class Assembly:
 
     Attributes:
         instance: Names the transactional ids and, when `static`, the group members.
-        topic_ids: As `streams.worker.topics.verify_topics` returns them.
+        taken_up: As `streams.worker.application.take_up` returns it.
         make_pool: Makes the pool of a role; default: one of threads.
         author: Runs the author's code; default: on the pool's threads.
         make_overlay: Makes the open batch of a partition; where speed does not matter it can check what it is told.
@@ -88,7 +91,7 @@ class Assembly:
     stores: StoreFactory
     instance: str
     static: bool
-    topic_ids: Mapping[str, str]
+    taken_up: TakenUp
     roles: tuple[str, ...] = ROLES
     metrics: Metrics = field(default_factory=Metrics)
     make_pool: PoolFactory | None = None
@@ -101,7 +104,8 @@ class Assembly:
 
     def build(self) -> Worker:
         """The loops of the roles."""
-        worker = Worker(loops={}, pools=[], metrics=self.metrics)
+        worker = Worker(loops={}, pools=[], metrics=self.metrics, aside=self.aside or AsideThread())
+        worker.closes.append(worker.aside.close)
         context = self._context()
         if "core" in self.roles:
             self._add_core(worker, context)
@@ -119,10 +123,12 @@ class Assembly:
             signer=signer_of(self.pipeline),
             metrics=self.metrics,
             author=self.author or LocalAuthor(self.pipeline),
+            topic_ids=self.taken_up.topic_ids,
         )
 
     def _loop(
         self,
+        worker: Worker,
         role: str,
         names: Names,
         topics: tuple[str, ...],
@@ -141,8 +147,17 @@ class Assembly:
             topics=topics,
             own_topic=names.completions,
             co_partitioned=co_partitioned,
+            partitions=self.pipeline.partitions if co_partitioned else None,
+            taken=self.taken_up.taken,
+            vital=vital_topics(self.pipeline),
         )
-        return TransactionalLoop(
+        unread = UnreadPartitions(who, self.log, worker.aside, self.clock, self.metrics)
+
+        def each() -> None:
+            each_turn()
+            unread.turn()
+
+        loop = TransactionalLoop(
             who,
             log=self.log,
             make_task=make_task,
@@ -150,10 +165,12 @@ class Assembly:
             metrics=self.metrics,
             pool=pool,
             pace_s=self.pace_s,
-            each_turn=each_turn,
+            each_turn=each,
             at=self.at,
             wait=self.wait,
         )
+        unread.membership = loop.membership
+        return loop
 
     def _pool(self, worker: Worker) -> Pool:
         pool = self.make_pool() if self.make_pool is not None else ThreadPool(limits.POOL_THREADS, self.clock)
@@ -163,19 +180,16 @@ class Assembly:
     def _add_core(self, worker: Worker, shared: RoleContext) -> None:
         """Executions, units, interactions and items."""
         names, pool = shared.names, self._pool(worker)
-        aside = self.aside if self.aside is not None else AsideThread()
-        time = BrokerTime(shared.clock, self.log, names.replies, aside, self.metrics, pace_s=self.pace_s)
-        worker.closes += [aside.close, time.close]
-        changelogs = [names.changelog(table) for table in TABLES.values()]
+        time = BrokerTime(shared.clock, self.log, names.replies, worker.aside, self.metrics, pace_s=self.pace_s)
+        worker.closes.append(time.close)
         context = CoreContext(
             **vars(shared),
             log=self.log,
-            aside=aside,
+            aside=worker.aside,
             pace_s=self.pace_s,
             pool=pool,
             stores=self.stores,
             instance=self.instance,
-            topic_ids={name: self.topic_ids[name] for name in changelogs},
             make_overlay=self.make_overlay,
         )
 
@@ -184,6 +198,7 @@ class Assembly:
 
         topics = (names.commands, names.completions)
         worker.loops["core"] = self._loop(
+            worker,
             "core",
             names,
             topics,
@@ -205,7 +220,7 @@ class Assembly:
             del partition, positions
             return IngressTask(context, inputs)
 
-        worker.loops["ingress"] = self._loop("ingress", context.names, topics, make_task)
+        worker.loops["ingress"] = self._loop(worker, "ingress", context.names, topics, make_task)
 
     def _add_continuation(self, worker: Worker, context: RoleContext) -> None:
         """Suffixes of parked executions."""
@@ -216,4 +231,4 @@ class Assembly:
             return ContinuationTask(context, pool, inputs)
 
         topics = (context.names.continuations,)
-        worker.loops["continuation"] = self._loop("continuation", context.names, topics, make_task, pool=pool)
+        worker.loops["continuation"] = self._loop(worker, "continuation", context.names, topics, make_task, pool=pool)

@@ -27,8 +27,9 @@ from streams.process.interpreter import tune_interpreter
 from streams.roles.object_source import ObjectPoller
 from streams.telemetry.admin import AdminServer
 from streams.telemetry.metrics import Metrics
+from streams.worker.application import wait_for_start
 from streams.worker.assembly import ROLES, Assembly, Worker
-from streams.worker.topics import topic_remarks, wait_for_topics
+from streams.worker.topics import topic_remarks
 from topologies.pipeline.ends import ObjectOutput, ObjectSource
 from topologies.pipeline.model import Pipeline
 from topologies.reading.choice import PipelineChoice
@@ -80,8 +81,8 @@ def run_worker(
     runs_steps = settings.choice is not None and not {"core", "continuation"}.isdisjoint(settings.roles)
     author = StepProcess(settings.choice) if settings.choice is not None and runs_steps else None
     try:
-        topic_ids = wait_for_topics(pipeline, log, stop)
-        if topic_ids is None:
+        taken_up = wait_for_start(pipeline, log, stop)
+        if taken_up is None:
             return 0
         for remark in topic_remarks(pipeline, log):
             logger.warning("a topic is not as `kawait topics` would make it", detail=remark)
@@ -92,7 +93,7 @@ def run_worker(
             stores=stores,
             instance=instance,
             static=static,
-            topic_ids=topic_ids,
+            taken_up=taken_up,
             roles=settings.roles,
             metrics=Metrics(),
             author=author,
@@ -153,7 +154,7 @@ def serve(
         for role, loop in worker.loops.items()
     ]
     if "core" in worker.loops and isinstance(pipeline.source, ObjectSource):
-        poller = ObjectPoller(pipeline, pipeline.source, log, clock, worker.loops["core"])
+        poller = ObjectPoller(pipeline, pipeline.source, log, clock, worker.loops["core"], worker.metrics)
         threads.append(threading.Thread(target=poller.run, args=(stop, failures), name="kawait-source", daemon=True))
     for thread in threads:
         thread.start()

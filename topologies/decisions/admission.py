@@ -6,6 +6,7 @@ token proves what it should, and its payload validated (and projected) against t
     1 known?      execution, step and item exist, tenant fits                          else unknown
     2 reached?    the interaction was dispatched                                       else held early, within bounds
     3 proven?     the token fits this interaction (mandatory under signedResumeToken)  else bad-token
+                  a key that it names is the request's                                 else wrong-key
     4 answered?   equal to the first answer: duplicate                                 else conflict
     5 open?       unit open, not timed out, came in before the deadline (where known)  else cancelled or late
     6 shaped?     the payload is of the step's type                                    else wrong-shape
@@ -70,16 +71,18 @@ def admit(pipeline: Pipeline, answer: Answer, rows: Standing, *, live: bool, now
         return _before_dispatch(step, answer, rows, now_ms=now_ms)
     if not _proven(step, answer):
         return [Refuse("bad-token", "the resume token does not prove this interaction", step)]
+    if answer.completion.idempotency_key not in (None, interaction.idempotency_key):
+        return [Refuse("wrong-key", "its idempotencyKey is not the request's: it may be meant for another one", step)]
     shape = answer.shape
     assert shape is not None, "an interaction exists, so its step gave the answer a shape"
     if interaction.status is _COMPLETED and not interaction.timed_out:
         return _second_answer(step, answer, shape, interaction, now_ms=now_ms)
     reason = _closed(rows, answer.completion.came_in_ms)
     if reason is not None:
-        return [
-            Refuse(reason, f"answered at {answer.recorded_at_ms}", step),
-            *_refusal_fact(interaction, answer, reason, now_ms),
-        ]
+        detail = f"answered at {answer.recorded_at_ms}"
+        if _is_kept(interaction, shape, reason):
+            return [Refuse(reason, detail, step, kept=True), _kept_fact(answer, reason, now_ms)]
+        return [Refuse(reason, detail, step), *_refusal_fact(interaction, answer, reason, now_ms)]
     if interaction.projector != (step.projection.name if step.projection else None):
         return [Refuse("wrong-shape", f"it waits for the projector {interaction.projector}", step)]
     if not isinstance(shape, Shaped):
@@ -176,6 +179,37 @@ def _refusal_fact(interaction: InteractionRecord, answer: Answer, reason: str, n
             )
         )
     ]
+
+
+# --- late answers that are kept -------------------------------------------------------------------------------------------------------
+
+
+def _is_kept(interaction: InteractionRecord, shape: Shape, reason: str) -> bool:
+    """The first good answer that came too late stays on its row: the outside party did the work, and a redrive can admit it.
+
+    `late` is said of what timed out or failed only; what was cancelled, or succeeded without it, says so or is answered already.
+    """
+    return reason == "late" and interaction.late is None and isinstance(shape, Shaped)
+
+
+def _kept_fact(answer: Answer, reason: str, now_ms: int) -> Append:
+    return Append(
+        facts.CompletionRefused(
+            execution_id=answer.ref.execution_id,
+            at_ms=now_ms,
+            unit_id=answer.ref.unit_id,
+            item_index=answer.ref.item_index,
+            reason=reason,
+            kept_answer=answer.completion.payload,
+            resume_token=answer.completion.resume_token,
+            actor=answer.completion.actor,
+            completed_at_ms=answer.recorded_at_ms,
+            came_in_ms=answer.completion.came_in_ms,
+            origin_topic=answer.completion.origin_topic,
+            origin_partition=answer.completion.origin_partition,
+            origin_offset=answer.completion.origin_offset,
+        )
+    )
 
 
 # --- answers for steps that are not reached ------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from schemas.errors import (
 from schemas.limits import RECORD_BYTES_MAX
 from streams.clock import Clock
 from streams.log.memory.broker import Broker, Identity, Transaction
-from streams.log.memory.consumer import MemoryMetadata
+from streams.log.memory.consumer import OUTSIDER, MemoryMetadata
 from streams.log.seam import Record, TopicPartition
 
 _NO_HEADERS: Sequence[tuple[str, bytes | None]] = ()
@@ -126,7 +126,8 @@ class MemoryProducer:
                 msg = f"offsets must not be negative: {dict(offsets)}"
                 raise ValueError(msg)
             group = self._broker.group(metadata.group)
-            if metadata.member_id not in group.members or metadata.generation != group.generation:
+            is_member = metadata.member_id in group.members and metadata.generation == group.generation
+            if not is_member and metadata.member_id != OUTSIDER:
                 msg = f"group {metadata.group!r} is in generation {group.generation}; these offsets are of {metadata}"
                 open_.failure = TransactionAborted(msg)
                 raise open_.failure

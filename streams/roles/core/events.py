@@ -157,9 +157,10 @@ class HeldAnswerMet:
 
 @dataclass(frozen=True, slots=True)
 class RetentionContinued:
-    """Rows were found that retention lets go."""
+    """Rows were found that retention lets go, and executions of which it leaves a stub."""
 
     keys: list[bytes]
+    stubs: list[str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,14 @@ from typing import Any
 import msgspec
 
 from schemas import codec, limits
-from schemas.envelopes import CancelCommand, ContinuationCompletion, ProviderCompletion, RedriveCommand, SubmitCommand
+from schemas.envelopes import (
+    CancelCommand,
+    ContinuationCompletion,
+    NoteInputMoved,
+    ProviderCompletion,
+    RedriveCommand,
+    SubmitCommand,
+)
 from schemas.errors import PeerError, PoisonRecord
 from schemas.identity import home_partition, parse_interaction_id, step_of
 from state.interaction import InteractionRecord, kept_completion
@@ -45,7 +52,7 @@ ENDS_MAX = 3
 
 _replace = msgspec.structs.replace
 _PROJECTION_LIMIT_S = limits.CALL_TIMEOUT_DEFAULT_MS / 1000
-_COMMANDS = (SubmitCommand, CancelCommand, RedriveCommand)
+_COMMANDS = (SubmitCommand, CancelCommand, RedriveCommand, NoteInputMoved)
 _COMPLETIONS = (ProviderCompletion, ContinuationCompletion)
 
 Arrival = AnswerArrived | ContinuationArrived | StrangeAnswerArrived | RecordPoisoned | RecordMisplaced

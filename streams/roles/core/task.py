@@ -31,7 +31,7 @@ from schemas.facts import Fact
 from schemas.topics import CHANGELOG_DELETE_RETENTION_MS
 from state.folding import fold
 from state.interaction import InteractionRecord, InteractionStatus
-from state.keys import TABLES, interaction_key, item_key, prefix_span, span, step_of_key
+from state.keys import TABLES, execution_key, interaction_key, item_key, prefix_span, span, step_of_key
 from state.tables.rows import PartitionRows
 from streams.engine.restore import Restore, changelog_positions
 from streams.engine.task import Entry, Health, Outputs, Positions
@@ -46,6 +46,7 @@ from streams.roles.core.events import (
     ExecutionTouched,
     ItemsContinued,
     ItemsPulled,
+    RetentionContinued,
     SweepContinued,
     TimerRang,
     execution_id_of,
@@ -191,7 +192,7 @@ class CoreTask:
             room -= len(entry.event.items) if isinstance(entry.event, ItemsPulled) else 0
         batch += rings
         batch += [Entry(self, SweepContinued(unit_id)) for unit_id in self.agenda.sweeps]
-        if not batch and self._retention.is_due():
+        if self._retention.is_due(is_busy=bool(batch)):
             batch.append(Entry(self, self._retention.next_slice()))
         batch += [Entry(self, touched) for touched in self.sessions.ask_parking()]
         return batch
@@ -260,6 +261,8 @@ class CoreTask:
                 if execution is not None and not execution.held:  # nothing was held for them: they are new
                     indexes = range(event.first_index, event.first_index + len(event.items))
                     self._batch.assume_absent(interaction_key(event.session.unit_id, index) for index in indexes)
+            elif isinstance(event, RetentionContinued):
+                keys += map(execution_key, event.stubs)
         self._batch.prefetch(keys)
 
     def decide(self, entry: Entry, outputs: Outputs) -> None:
@@ -345,6 +348,8 @@ class CoreTask:
         reason = getattr(decision, "reason", "")
         if reason:
             self.tally.count("reason", reason)
+        if isinstance(decision, NoOp) and decision.detail:
+            logger.warning(reason, detail=decision.detail)
 
     # --- after the commit ----------------------------------------------------------------------------------------------------------------
 
