@@ -12,6 +12,8 @@ HEADER_INTERACTION_ID = "kawait-interaction-id"
 HEADER_RESUME_TOKEN = "kawait-resume-token"  # noqa: S105 - a header's name
 HEADER_RESPONSE_TOPIC = "kawait-response-topic"
 HEADER_TRACEPARENT = "traceparent"
+HEADER_PROBE = "kawait-probe"
+"""Of an empty record on `replies` by which a worker learns the broker's time; for nobody else."""
 HEADER_ERROR = "kawait-error"
 HEADER_TOPIC = "kawait-topic"
 HEADER_PARTITION = "kawait-partition"

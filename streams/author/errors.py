@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import ValidationError
 
 from schemas.errors import StepError
+from topologies.pipeline.payloads import Misfit
 from topologies.pipeline.steps import RunStep
 
 
@@ -42,13 +43,15 @@ class OutputTooLarge(StepError):
 def _code(error: Exception) -> str:
     if isinstance(error, StepError):
         return error.code
-    return "WRONG_OUTPUT" if isinstance(error, ValidationError) else "STEP_FAILED"
+    return "WRONG_OUTPUT" if isinstance(error, (ValidationError, Misfit)) else "STEP_FAILED"
 
 
 def describe_error(error: BaseException) -> tuple[str, str, bool]:
     """An outcome's code, message, and whether another attempt may help."""
     if isinstance(error, StepError):
         return error.code, str(error), error.retryable
+    if isinstance(error, Misfit):
+        return "WRONG_OUTPUT", f"a step gave what is {error}", True
     return "STEP_FAILED", f"{type(error).__name__}: {error}", True
 
 

@@ -110,7 +110,19 @@ class Outcomes:
 
     def __exit__(self, *_exc_info: object) -> None:
         """Free the reader."""
+        self.close()
+
+    def close(self) -> None:
+        """Free the reader."""
         self._reader.close()
+
+    def heard(self) -> list[ExecutionOutcome]:
+        """What was told since the last call, of all executions; waits for no more."""
+        found: list[ExecutionOutcome] = []
+        while records := self._reader.poll(POLL_RECORDS, POLL_S):
+            told = (codec.decode(record.value) for record in records)
+            found += [outcome for outcome in told if isinstance(outcome, ExecutionOutcome)]
+        return found
 
     def wait(
         self,
@@ -134,6 +146,8 @@ class Outcomes:
         limit_s = self._clock.monotonic_s() + timeout_s
         while missing:
             for record in self._reader.poll(POLL_RECORDS, POLL_S):
+                if not record.value:  # a worker's probe of the broker's time
+                    continue
                 told = codec.decode(record.value)
                 if isinstance(told, ExecutionOutcome) and told.execution_id in missing:
                     self._take(told, ended)

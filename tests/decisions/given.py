@@ -173,7 +173,7 @@ def pipeline_of(*steps: Step, output: ObjectOutput | TopicOutput | None = None) 
         partitions=1,
         replication_factor=1,
         tokens=None,
-        retention=Retention(facts_ms=1, executions_ms=1),
+        retention=Retention(facts_ms=1, executions_ms=1, keys_ms=1),
         registry_url=None,
         path=Path("pipeline.yaml"),
         app_dir=Path(),
@@ -267,9 +267,11 @@ def dispatched(
     )
 
 
-def held(item_index: int | None = None, answer: bytes = YES, at_ms: int = NOW) -> Fact:
+def held(item_index: int | None = None, answer: bytes = YES, at_ms: int = NOW, came_in_ms: int | None = None) -> Fact:
     """An early answer was kept."""
-    return facts.BoundaryCompletionHeld(EXECUTION, NOW, UNIT, item_index, answer, None, None, at_ms)
+    return facts.BoundaryCompletionHeld(
+        EXECUTION, NOW, UNIT, item_index, answer, None, None, at_ms, came_in_ms=came_in_ms
+    )
 
 
 def admitted(
@@ -544,15 +546,18 @@ def answer(
     payload: bytes = YES,
     *,
     at_ms: int = NOW,
+    stamped: bool = True,
     token_valid: bool | None = None,
     tenant_id: str | None = None,
     shape: Shape | None = None,
     unit_id: str = UNIT,
+    key: str | None = None,
 ) -> Answer:
-    """An answer as the shell hands it in."""
+    """An answer as the shell hands it in; `stamped`: the broker says when it came in."""
     name = interaction_id(unit_id, item_index)
+    came_in_ms = at_ms if stamped else None
     return Answer(
-        ProviderCompletion(EXECUTION, name, payload, tenant_id=tenant_id),
+        ProviderCompletion(EXECUTION, name, payload, tenant_id=tenant_id, came_in_ms=came_in_ms, idempotency_key=key),
         parse_interaction_id(name),
         at_ms,
         token_valid,

@@ -52,7 +52,7 @@ class Refuse(msgspec.Struct, frozen=True, gc=False):
     """Write the answer to the refusals topic.
 
     Attributes:
-        reason: unknown, late, conflict, cancelled, bad-token, wrong-shape or too-early.
+        reason: unknown, late, conflict, cancelled, bad-token, wrong-key, wrong-shape or too-early.
         kept: It stays on its row, for a redrive.
     """
 
@@ -179,9 +179,15 @@ class Duplicate(msgspec.Struct, frozen=True, gc=False):
 
 
 class NoOp(msgspec.Struct, frozen=True, gc=False):
-    """Nothing follows; `reason` in kebab-case."""
+    """Nothing follows.
+
+    Attributes:
+        reason: In kebab-case.
+        detail: What the operator should read in the log; empty: nothing.
+    """
 
     reason: str
+    detail: str = ""
 
 
 Decision = (

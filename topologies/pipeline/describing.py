@@ -55,13 +55,33 @@ def source_text(pipeline: Pipeline) -> str:
     match pipeline.source:
         case ObjectSource() as source:
             names = ", ".join(source.include)
-            return f"one execution an object: {source.provider} {source.location} ({names}), every {duration_text(source.poll_ms)}"
+            return (
+                f"one execution an object: {source.provider} {source.location} ({names}), every {duration_text(source.poll_ms)}; "
+                f"{_whole_text(source)}; {_after_text(source)}"
+            )
         case TopicSource() as source:
             return f"one execution a record of topic {source.topic}: {source.type.name}, key {source.key or 'topic-partition-offset'}"
         case CheckpointSource() as source:
             return f"one execution a publication {source.publication}"
         case None:
             return f"submissions only: {pipeline.input_type.name}"
+
+
+def _whole_text(source: ObjectSource) -> str:
+    if source.ready_suffix is not None:
+        return f"whole once NAME{source.ready_suffix} is there"
+    return f"whole when unchanged for {duration_text(source.settle_ms)}"
+
+
+def _after_text(source: ObjectSource) -> str:
+    failed = f"to {source.failed} when failed" if source.failed is not None else "kept when failed"
+    match source.after:
+        case "keep":
+            return "kept afterwards"
+        case "move":
+            return f"moved to {source.done} afterwards, {failed}"
+        case "delete":
+            return f"deleted afterwards, {failed}"
 
 
 def output_text(pipeline: Pipeline) -> str:
@@ -198,7 +218,7 @@ def _tables() -> Iterator[str]:
 
 def _settings(pipeline: Pipeline) -> Iterator[str]:
     retention = pipeline.retention
-    yield f"  retention: facts {duration_text(retention.facts_ms)}, executions {duration_text(retention.executions_ms)}"
+    yield f"  retention: facts {duration_text(retention.facts_ms)}, executions {duration_text(retention.executions_ms)}, keys {duration_text(retention.keys_ms)}"
     replication = "the broker's default" if pipeline.replication_factor < 1 else str(pipeline.replication_factor)
     yield f"  replication factor: {replication}"
     if pipeline.tokens:

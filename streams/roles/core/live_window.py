@@ -327,6 +327,7 @@ class Sessions:
 
     def _chunk_ended(self, session: Session, chunk: Offered, error: BaseException | None) -> None:
         session.running -= 1
+        session.active_s = self._ctx.clock.monotonic_s()  # what ran is not decided yet: no time to park
         if session.is_closed or isinstance(error, TaskClosed):
             return
         if error is None:
