@@ -12,6 +12,7 @@ import pytest
 
 from schemas.envelopes import RequestEnvelope
 from schemas.facts import InputMoved
+from state.tables.memory import MemoryStoreFactory
 from streams.log.seam import TopicPartition
 from streams.roles.object_source import ObjectPoller
 from streams.telemetry.metrics import Metrics
@@ -22,6 +23,7 @@ from topologies.pipeline.ends import ObjectSource
 
 DAY_MS = 86_400_000
 SETTLE_S = 10
+FILES = 200
 
 
 class _Stop(threading.Event):
@@ -150,17 +152,18 @@ def test_a_long_poll_does_not_make_the_settling_longer(make: MakeDriver, tmp_pat
 
 def test_an_object_that_lies_there_starts_nothing_again_whoever_looks_and_however_late(folder: Folder) -> None:
     """Restarts, lost disks, and retention."""
-    for number in range(20):
+    for number in range(FILES):
         folder.put(f"{number}.txt", f"sku-{number}\n")
     folder.looks()
-    assert len(folder.asked) == 20
+    assert len(folder.asked) == FILES
     for days in (1, 8, 100, 250):
         folder.driver.advance(days * DAY_MS)
+        folder.driver.stores = MemoryStoreFactory()
         folder.driver.crash()
         folder.driver.run()
         folder.looks()
-    assert len(folder.asked) == 20
-    assert folder.driver.fact_names().count("RunSubmitted") == 20
+    assert len(folder.asked) == FILES
+    assert folder.driver.fact_names().count("RunSubmitted") == FILES
 
 
 def test_an_object_older_than_what_is_remembered_is_named_once_and_not_taken(folder: Folder, logged: list[Any]) -> None:
