@@ -543,16 +543,34 @@ def test_a_field_that_is_no_cell_is_refused() -> None:
     class Nested(BaseModel):
         rows: list[Row] | None
 
-    with pytest.raises(UsageError, match="Nested has fields that are no cells: rows; use format json"):
+    with pytest.raises(UsageError, match="Nested has fields that are no cells: rows; use format: jsonl"):
         CsvRows(Nested)
 
 
 def test_aliases_name_the_columns() -> None:
-    class Aliased(BaseModel, serialize_by_alias=True):
+    class Aliased(BaseModel):
         csv_id: str = Field(alias="csvId")
 
     assert CsvRows(Aliased).header == b"csvId\r\n"
-    assert CsvRows(Aliased).encode([Aliased(csvId="7").model_dump_json().encode()]) == b"7\r\n"
+    assert CsvRows(Aliased).encode([Aliased(csvId="7").model_dump_json(by_alias=True).encode()]) == b"7\r\n"
+
+
+class Refund(BaseModel):
+    id: str
+    amount: str
+    why: str
+
+
+class Payment(BaseModel):
+    id: str
+    amount: Decimal
+
+
+def test_several_models_share_their_columns_and_leave_the_cells_of_others_empty() -> None:
+    rows = [Payment(id="a", amount=Decimal("-1.50")), Refund(id="b", amount="=1", why="refunded")]
+    csv_rows = CsvRows(Payment, Refund)
+    assert csv_rows.header == b"id,amount,why\r\n"
+    assert csv_rows.encode(row.model_dump_json().encode() for row in rows) == b"a,-1.50,\r\nb,'=1,refunded\r\n"
 
 
 def test_json_lines() -> None:

@@ -49,7 +49,7 @@ def test_describe_of_scalar_and_itemised_awaits() -> None:
     assert text.count("boundary: one unit an execution, one interaction\n") == 2
     assert "until step 5 collect" in text
     assert 'then the answer is {"order_id":"none"}' in text
-    assert "then the item is skipped" in text
+    assert "then the item is left out" in text
     assert "records of topic orders.out: domain:Decision, key {order_id}" in text
     assert "the broker's default" in text
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from schemas import facts, limits
 from schemas.envelopes import ExecutionOutcome, SubmitCommand
-from state.execution import ExecutionRecord, evolve
+from state.execution import ExecutionRecord, digest_of, evolve
 from topologies.decisions.decision import Append, DeadLetterRecord, Decisions, NoOp, TellOutcome
 from topologies.decisions.ending import fail
 from topologies.pipeline.model import Pipeline
@@ -30,7 +30,9 @@ def submit(pipeline: Pipeline, command: SubmitCommand, execution: ExecutionRecor
             error_code=execution.error_code,
             error_message=execution.error_message,
         )
-        return [TellOutcome(known)] if command.reply_id else [NoOp("duplicate-submission")]
+        same: Decisions = [] if command.reply_id else [NoOp("duplicate-submission")]
+        told: Decisions = [TellOutcome(known)] if command.reply_id else []
+        return [*told, *(same if _is_same(command, execution) else [_other_content(command)])]
     problem = _misfit(pipeline, command)
     if problem is not None and (command.origin != "object" or command.pipeline != pipeline.name):
         return [DeadLetterRecord("wrong-shape", problem)]
@@ -74,6 +76,20 @@ def _submitted(pipeline: Pipeline, command: SubmitCommand, now_ms: int) -> facts
         door=command.door,
         root_execution_id=command.root_execution_id,
         parent_interaction_id=command.parent_interaction_id,
+    )
+
+
+def _is_same(command: SubmitCommand, execution: ExecutionRecord) -> bool:
+    """Whether the second submission says what the first one said; True where that is not known any more."""
+    return execution.input_digest in (b"", digest_of(command.input))
+
+
+def _other_content(command: SubmitCommand) -> NoOp:
+    """The key decides, so the second submission starts nothing; but somebody may have meant it to."""
+    return NoOp(
+        "duplicate-other-content",
+        f"submission key {command.submission_key!r} was used before for another input: {command.execution_id} stays as it is, and nothing is "
+        "started. What is meant as another submission needs another key",
     )
 
 

@@ -15,7 +15,7 @@ from topologies.pipeline.ends import (
 )
 from topologies.pipeline.model import Pipeline
 from topologies.pipeline.payloads import Alternative, shown
-from topologies.pipeline.steps import AwaitStep, RunStep, Skip, Step
+from topologies.pipeline.steps import AwaitStep, DeadLetterAndSkip, RunStep, Skip, Step
 from topologies.pipeline.transports import KafkaTransport, SqsTransport, WebhookTransport
 
 _UNITS = (("D", 86_400_000), ("H", 3_600_000), ("M", 60_000))
@@ -100,6 +100,16 @@ def output_text(pipeline: Pipeline) -> str:
             return f"kept as the result: {pipeline.output_type.name}"
 
 
+def notes(pipeline: Pipeline) -> Iterator[str]:
+    """What is no mistake and yet worth a look before it runs in earnest."""
+    for step in pipeline.await_steps:
+        if not step.idempotency_key_fields:
+            yield (
+                f"step {step.step_id} has no idempotencyKeyFields: its keys name the execution, so whoever submits the same again, as a "
+                "corrected file or under another --key, asks under new keys"
+            )
+
+
 def _steps(pipeline: Pipeline) -> Iterator[str]:
     width = max(len(step.step_id) for step in pipeline.steps)
     segment = 0
@@ -134,6 +144,9 @@ def _run(step: RunStep) -> Iterator[str]:
     never = f", never on {', '.join(retry.non_retryable)}" if retry.non_retryable else ""
     kind = "async function" if step.is_async else "function"
     yield f"{kind}, {duration_text(step.call_timeout_ms)} a call, {retry.attempts} attempts ({growth}{never})"
+    if step.on_error is not None:
+        letter = ", with a dead letter of its own" if isinstance(step.on_error, DeadLetterAndSkip) else ""
+        yield f"an item that fails here for good is left out{letter}"
 
 
 def _await(step: AwaitStep, *, itemised: bool) -> Iterator[str]:
@@ -150,7 +163,10 @@ def _await(step: AwaitStep, *, itemised: bool) -> Iterator[str]:
     live = f"live window {step.window} items, idle {duration_text(step.idle_ms)}; " if step.live else "no live window; "
     yield f"{live if itemised else ''}late and refused answers: {step.owner or 'no owner'}"
     if step.idempotency_key_fields:
-        yield f"idempotency key: {', '.join(step.idempotency_key_fields)}"
+        counted = "; later items with equal ones are counted" if itemised else ""
+        yield f"idempotency key: {', '.join(step.idempotency_key_fields)}{counted}"
+    else:
+        yield "idempotency key: the execution, the step and the item"
     if step.projection:
         yield f"answer {step.projection.type.name}, projected by {step.projection.name}"
 
@@ -160,7 +176,7 @@ def _expiry(step: AwaitStep) -> str:
         case None:
             return "the execution fails"
         case Skip():
-            return "the item is skipped"
+            return "the item is left out"
         case value:
             return f"the answer is {value.json.decode()}"
 

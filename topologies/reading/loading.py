@@ -10,10 +10,12 @@ from __future__ import annotations
 import os.path
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from schemas.errors import PipelineError, Problem
 from topologies.pipeline.model import BROKER_DEFAULT, Pipeline, Retention, TokenKeys
+from topologies.pipeline.release import release_id
 from topologies.pipeline.steps import AwaitStep, connected
 from topologies.reading.advice import TOKENS_ADVICE, TOP_HINTS
 from topologies.reading.binding import Binding
@@ -158,7 +160,7 @@ class _Loader:
         steps = connected([read.step for read in reads if read.step is not None])
         if self._problems.found or input_type is None or output_type is None or len(steps) < len(reads):
             return None
-        return Pipeline(
+        pipeline = Pipeline(
             name=name,
             app=self._app,
             steps=steps,
@@ -174,6 +176,7 @@ class _Loader:
             path=self._path,
             app_dir=self._app_dir,
         )
+        return replace(pipeline, release=release_id(pipeline))
 
     @staticmethod
     def _kafka(fields: Fields, reads: Sequence[ReadStep]) -> tuple[int, int]:

@@ -135,19 +135,18 @@ class Deciders:
             case _:
                 return [DeadLetterRecord("unsupported-command", "this version does not redrive executions")]
 
-    def _on_answer(self, event: AnswerArrived, record: Record | None) -> Iterable[Decision]:
-        assert record is not None
+    def _on_answer(self, event: AnswerArrived, _record: Record | None) -> Iterable[Decision]:
         batch, ref = self._batch, event.ref
         unit_id, item_index = ref.unit_id, ref.item_index
         rows = Standing(batch.execution(ref.execution_id), batch.unit(unit_id), batch.interaction(unit_id, item_index))
-        answer = self._prepared(event, rows, record.timestamp_ms)
+        answer = self._prepared(event, rows)
         if item_index is None:  # an item's answer never advances its parent; a scalar's may
             self._touch(ref.execution_id)
         return admit(self._pipeline, answer, rows, live=self._offers.takes_offers(unit_id), now_ms=self._now())
 
-    def _prepared(self, event: AnswerArrived, rows: Standing, recorded_at_ms: int) -> Answer:
+    def _prepared(self, event: AnswerArrived, rows: Standing) -> Answer:
         """The answer with its shape and what its token proves."""
-        completion, ref, made = event.completion, event.ref, event.shape
+        completion, ref, made, recorded_at_ms = event.completion, event.ref, event.shape, event.completed_at_ms
         step = self._pipeline.steps[ref.step_index] if ref.step_index < len(self._pipeline.steps) else None
         token_valid: bool | None = None
         if isinstance(step, AwaitStep):

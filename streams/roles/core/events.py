@@ -22,10 +22,16 @@ class CommandArrived:
 
 @dataclass(slots=True)
 class AnswerArrived:
-    """An answer of the outside party. `shape` is set where a projector had to run before the batch."""
+    """An answer of the outside party.
+
+    Attributes:
+        completed_at_ms: When it came in; where nobody says so, when it was appended to `completions`.
+        shape: Set where a projector had to run before the batch.
+    """
 
     completion: ProviderCompletion
     ref: InteractionRef
+    completed_at_ms: int
     shape: Shape | None = None
 
 

@@ -23,6 +23,8 @@ from streams.roles.core.proof import ProvenItems, SourceProof
 from streams.roles.core.stored import stored_payloads
 from topologies.pipeline.items import SourceItem
 from topologies.pipeline.model import Pipeline
+from topologies.pipeline.payloads import PayloadType
+from topologies.pipeline.steps import AwaitStep
 
 
 class SourceStream:
@@ -93,7 +95,7 @@ def source_stream(
     payload = segment_input(execution, rows)
     before = rows.unit(execution.input_unit_id)
     stored = _stored_requests(rows, unit.unit_id, dispatched)
-    by_key = bool(pipeline.await_step(unit.step_number).idempotency_key_fields)
+    step = pipeline.await_step(unit.step_number)
 
     def open_items() -> Items:
         payloads = stored_payloads(rows, before, payload, many=execution.many)
@@ -101,7 +103,7 @@ def source_stream(
 
     def check(index: int, item: SourceItem) -> None:
         row = next(stored)
-        check_same_item(index, item, row.request, row.idempotency_key, by_key=by_key)
+        check_same_item(step, index, item, row.request, row.idempotency_key)
 
     return SourceStream(open_items, check, dispatched, SourceProof.of(execution, first))
 
@@ -113,16 +115,26 @@ def _stored_requests(rows: PartitionRows, unit_id: str, count: int) -> Iterator[
         yield from rows.committed([interaction_key(unit_id, index) for index in range(first, last)])
 
 
-def check_same_item(index: int, item: SourceItem, stored_request: bytes, stored_key: str, *, by_key: bool) -> None:
-    """A re-read item must be the one that was dispatched: by its idempotency fields, or the whole payload if it declares none.
+def check_same_item(step: AwaitStep, index: int, item: SourceItem, stored_request: bytes, stored_key: str) -> None:
+    """A re-read item must be the one that was dispatched: by its key, or by the request's value where no fields make the key.
 
     Raises:
         SourceChanged: it is another one.
     """
-    same = item.idempotency_key == stored_key if by_key else item.request == stored_request
+    if step.idempotency_key_fields:
+        same = item.idempotency_key == stored_key
+    else:
+        same = _means_the_same(step.input, item.request, stored_request)
     if not same:
         msg = (
             f"item {index} of the source is not the one whose request was sent; submit the source once more, under another "
             "--key, when it is as it should be"
         )
         raise SourceChanged(msg)
+
+
+def _means_the_same(kind: PayloadType, now: bytes, stored: bytes) -> bool:
+    try:
+        return kind.same(now, stored)
+    except ValueError:  # the stored one is of a type that the pipeline had before
+        return False
