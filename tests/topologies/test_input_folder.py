@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from schemas.envelopes import RequestEnvelope
+from schemas.errors import LogUnavailable
 from schemas.facts import InputMoved
 from state.tables.memory import MemoryStoreFactory
+from streams.doors import submissions
 from streams.log.seam import TopicPartition
 from streams.roles.object_source import ObjectPoller
 from streams.telemetry.metrics import Metrics
@@ -331,6 +333,18 @@ def _replies(driver: TopologyTestDriver) -> list[TopicPartition]:
     return [TopicPartition(driver.names.replies, number) for number in range(count)]
 
 
+def test_a_stranger_who_writes_into_the_topic_of_replies_stops_nobody(make: MakeDriver, tmp_path: Path) -> None:
+    folder = moving(make, tmp_path)
+    folder.put()
+
+    def write(_number: int) -> None:
+        for junk in (None, b"", b"junk"):
+            folder.driver.send_raw(folder.driver.names.replies, junk)
+
+    folder.looks(5, write)
+    assert folder.names() == ["done/a.txt"]
+
+
 def test_only_what_succeeded_is_deleted(make: MakeDriver, tmp_path: Path) -> None:
     folder = Folder(make, tmp_path, "input.after=delete", answer=refuses_bad)
     folder.put("good.txt")
@@ -409,6 +423,31 @@ def test_a_place_that_cannot_be_written_is_told_once_and_tried_again(
     folder.looks()
     assert folder.names() == ["done/a.txt"]
     assert folder.asked == ["apple", "pear"]
+
+
+@pytest.mark.parametrize("sends_before", range(3), ids=["submission", "second submission", "note of a move"])
+def test_a_broker_that_is_away_for_a_while_costs_time_only(
+    make: MakeDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: list[Any], sends_before: int
+) -> None:
+    folder = moving(make, tmp_path)
+    folder.put("a.txt")
+    folder.put("b.txt", "cherry\n")
+    sent: list[object] = []
+    send = submissions.send
+
+    def failing(*args: Any, timeout_s: float) -> None:
+        sent.append(args[-1])
+        if sends_before < len(sent) <= sends_before + 2:
+            raise LogUnavailable("nobody answers")
+        send(*args, timeout_s=timeout_s)
+
+    monkeypatch.setattr("streams.roles.object_source.send", failing)
+    folder.looks(10)
+    assert len(events(logged, "does not answer")) == 2
+    assert folder.asked == ["apple", "cherry", "pear"]
+    assert folder.names() == ["done/a.txt", "done/b.txt"]
+    moved = [fact for fact in folder.driver.facts() if isinstance(fact, InputMoved)]
+    assert len(moved) == 2
 
 
 def test_what_was_moved_starts_nothing_when_nobody_remembers_it(make: MakeDriver, tmp_path: Path) -> None:
