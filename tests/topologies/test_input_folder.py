@@ -132,11 +132,13 @@ def test_nothing_is_asked_before_an_upload_that_pauses_is_whole(folder: Folder) 
     assert folder.asked == ["apple", "cherry", "pear"]
 
 
-def test_a_sender_may_mark_the_end(make: MakeDriver, tmp_path: Path) -> None:
+def test_a_sender_may_mark_the_end(make: MakeDriver, tmp_path: Path, logged: list[Any]) -> None:
     folder = Folder(make, tmp_path, "input.ready.suffix=.done")
     folder.put(content="apple")
     folder.looks(20)
     assert folder.asked == []
+    (told,) = events(logged, "waited for its ready file")
+    assert told["ready_file"] == str(folder.place / "a.txt.done")
     folder.put("a.txt.done", "")
     folder.looks(1)
     assert folder.asked == ["apple"]
