@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import ValidationError
 
 from schemas.errors import StepError
+from topologies.pipeline.payloads import Misfit
 from topologies.pipeline.steps import RunStep
 
 
@@ -14,10 +15,12 @@ class StepFailed(StepError):
     Attributes:
         code: Of a `StepError` its own; WRONG_OUTPUT for a value of another type; else STEP_FAILED.
         retryable: What the step's `retry` and the error say.
+        step_id: The step whose function it was.
     """
 
     def __init__(self, step: RunStep, error: Exception) -> None:
         self.code = _code(error)
+        self.step_id = step.step_id
         own = getattr(error, "retryable", True) if isinstance(error, StepError) else True
         self.retryable = own and step.retry.is_retryable(error)
         super().__init__(f"step {step.step_id}: {type(error).__name__}: {error}")
@@ -40,14 +43,21 @@ class OutputTooLarge(StepError):
 def _code(error: Exception) -> str:
     if isinstance(error, StepError):
         return error.code
-    return "WRONG_OUTPUT" if isinstance(error, ValidationError) else "STEP_FAILED"
+    return "WRONG_OUTPUT" if isinstance(error, (ValidationError, Misfit)) else "STEP_FAILED"
 
 
 def describe_error(error: BaseException) -> tuple[str, str, bool]:
     """An outcome's code, message, and whether another attempt may help."""
     if isinstance(error, StepError):
         return error.code, str(error), error.retryable
+    if isinstance(error, Misfit):
+        return "WRONG_OUTPUT", f"a step gave what is {error}", True
     return "STEP_FAILED", f"{type(error).__name__}: {error}", True
+
+
+def failed_step_of(error: BaseException) -> str | None:
+    """The id of the step at which an item failed; None: nobody knows, as when the whole suffix took too long."""
+    return getattr(error, "step_id", None)
 
 
 class StepProcessEnded(StepError):

@@ -40,6 +40,8 @@ class Outcome:
         duplicate: The same submission was there before.
         result: The result, decoded from JSON, of a pipeline without an output.
         outputs: Names of what was published.
+        items_succeeded, items_skipped: Of the stream that the execution ended with: items whose outputs are stored, and items that were
+            left out; None where it ended without one.
     """
 
     execution_id: str
@@ -49,6 +51,8 @@ class Outcome:
     outputs: Sequence[str] = ()
     error_code: str | None = None
     error_message: str | None = None
+    items_succeeded: int | None = None
+    items_skipped: int | None = None
 
     @property
     def succeeded(self) -> bool:
@@ -106,7 +110,19 @@ class Outcomes:
 
     def __exit__(self, *_exc_info: object) -> None:
         """Free the reader."""
+        self.close()
+
+    def close(self) -> None:
+        """Free the reader."""
         self._reader.close()
+
+    def heard(self) -> list[ExecutionOutcome]:
+        """What was told since the last call, of all executions; waits for no more."""
+        found: list[ExecutionOutcome] = []
+        while records := self._reader.poll(POLL_RECORDS, POLL_S):
+            told = (codec.decode(record.value) for record in records)
+            found += [outcome for outcome in told if isinstance(outcome, ExecutionOutcome)]
+        return found
 
     def wait(
         self,
@@ -130,6 +146,8 @@ class Outcomes:
         limit_s = self._clock.monotonic_s() + timeout_s
         while missing:
             for record in self._reader.poll(POLL_RECORDS, POLL_S):
+                if not record.value:  # a worker's probe of the broker's time
+                    continue
                 told = codec.decode(record.value)
                 if isinstance(told, ExecutionOutcome) and told.execution_id in missing:
                     self._take(told, ended)
@@ -155,4 +173,6 @@ class Outcomes:
             outputs=tuple(told.outputs),
             error_code=told.error_code,
             error_message=told.error_message,
+            items_succeeded=told.succeeded,
+            items_skipped=told.skipped,
         )

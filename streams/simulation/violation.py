@@ -31,6 +31,9 @@ class Breach(StrEnum):
     PAUSED_FOR_NOTHING = "paused-for-nothing"
     WAITS_FOR_NOTHING = "waits-for-nothing"
     NEVER_AT_REST = "never-at-rest"
+    ROWS_LEFT_BEHIND = "rows-left-behind"
+    FORGOTTEN_CAME_BACK = "forgotten-came-back"
+    NEVER_FORGOTTEN = "never-forgotten"
     # endings
     UNEXPECTED_ENDING = "unexpected-ending"
     DEAD_LETTERS_MISCOUNTED = "dead-letters-miscounted"
@@ -42,6 +45,9 @@ class Breach(StrEnum):
     ANSWER_WITHOUT_OUTCOME = "answer-without-outcome"
     ORIGIN_UNKNOWN = "origin-unknown"
     TIMED_OUT_IN_TIME = "timed-out-in-time"
+    REFUSED_IN_TIME = "refused-in-time"
+    ADMITTED_TOO_LATE = "admitted-too-late"
+    RANG_EARLY = "rang-early"
     # outputs
     WRONG_ITEM_OUTPUT = "wrong-item-output"
     WRONG_PUBLICATION = "wrong-publication"

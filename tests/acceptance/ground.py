@@ -251,7 +251,7 @@ class App:
             self._reader.assign(dict.fromkeys(at, 0))
         with contextlib.suppress(LogUnavailable):
             for record in self._reader.poll(500, wait_s):
-                told = codec.decode(record.value)
+                told = codec.decode(record.value) if record.value else None  # empty: a probe of the broker's time
                 if isinstance(told, ExecutionOutcome) and told.status in ENDED:
                     self._told[told.execution_id] = told
         return all(name in self._told for name in ids)

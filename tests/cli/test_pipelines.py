@@ -16,8 +16,18 @@ Run = Callable[..., Result]
 
 
 def test_a_valid_pipeline_is_said_to_be(run: Run, pipeline: Path) -> None:
+    keyed = run("check", pipeline, "--set", "steps.ask-manager.idempotencyKeyFields=[orderId]")
+    assert (keyed.exit_code, keyed.stdout) == (0, f"{pipeline} is valid: approvals, 2 steps, 1 await\n")
+
+
+def test_keys_that_do_not_survive_a_resubmission_are_noted(run: Run, pipeline: Path) -> None:
+    """No mistake: nothing fails, and machines are told nothing."""
     result = run("check", pipeline)
-    assert (result.exit_code, result.stdout) == (0, f"{pipeline} is valid: approvals, 2 steps, 1 await\n")
+    assert result.exit_code == 0
+    valid, note = result.stdout.splitlines()
+    assert valid.endswith("1 await")
+    assert note.startswith("note: step ask-manager has no idempotencyKeyFields: ")
+    assert run("check", pipeline, "--json").stdout == ""
 
 
 def test_every_problem_is_told_at_once_with_its_line(run: Run, pipeline: Path) -> None:

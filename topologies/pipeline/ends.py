@@ -6,9 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from string import Formatter
-from typing import Literal
+from typing import Final, Literal
 
 from topologies.pipeline.payloads import PayloadType
+
+SETTLE_DEFAULT_MS = 10_000
+"""`input.settle` when the file does not say."""
+
+After = Literal["keep", "move", "delete"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,12 +24,21 @@ class ObjectSource:
         location: Absolute.
         include: Shell patterns of names; an object matching one of them is read.
         poll_ms: Wait between two listings.
+        settle_ms: How far two looks that show the same lie apart before an object counts as whole.
+        ready_suffix: What the name of a ready file has behind that of its object; None: there are no ready files.
+        after: What becomes of an object whose execution has ended.
+        done, failed: Where it is moved, absolute: after it succeeded, and after it did not.
     """
 
     provider: str
     location: Path
     include: tuple[str, ...]
     poll_ms: int
+    settle_ms: int = SETTLE_DEFAULT_MS
+    ready_suffix: str | None = None
+    after: After = "keep"
+    done: Path | None = None
+    failed: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,21 +61,34 @@ class CheckpointSource:
     publication: str
 
 
+ObjectFormat = Literal["csv", "jsonl"]
+OBJECT_FORMATS: Final[tuple[ObjectFormat, ...]] = ("csv", "jsonl")
+
+OBJECT_KEY_FIELDS: Final = ("groupKey", "inputName", "inputStem", "executionId", "date")
+"""What an object's name may be made of: the group, the input object's name with and without its last suffix, the execution, and the UTC day
+of its submission."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectOutput:
     """Outputs gathered into objects.
 
     Attributes:
         location: Absolute.
-        key: Template of the object's name; `{groupKey}` is the group.
+        key: Template of the object's name, of `OBJECT_KEY_FIELDS`.
         group_by: Field of the output that names the group; None: the input object's name.
     """
 
     provider: str
     location: Path
     key: str
-    format: Literal["csv"]
+    format: ObjectFormat
     group_by: str | None
+
+    @property
+    def key_fields(self) -> tuple[str, ...]:
+        """The placeholders of the key."""
+        return template_fields(self.key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

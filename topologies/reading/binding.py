@@ -184,9 +184,9 @@ class Binding:
             return topic
         return None
 
-    def location(self, below: Fields) -> Path | None:
+    def location(self, below: Fields, key: str = "location") -> Path | None:
         """A folder, absolute."""
-        text = below.text("location", required="write a folder; a relative one starts at the pipeline's folder")
+        text = below.text(key, required="write a folder; a relative one starts at the pipeline's folder")
         if text is None:
             return None
         return Path(os.path.abspath(self._folder / text))  # noqa: PTH100 - symlinks stay, as for the pipeline's path

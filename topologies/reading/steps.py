@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from schemas import limits
 from topologies.pipeline.payloads import Misfit, PayloadType
-from topologies.pipeline.steps import AwaitStep, Budget, Cardinality, Retry, RunStep, Skip, Step, Value
+from topologies.pipeline.steps import (
+    AwaitStep,
+    Budget,
+    Cardinality,
+    DeadLetterAndSkip,
+    Retry,
+    RunStep,
+    Skip,
+    Step,
+    Value,
+)
 from topologies.pipeline.transports import KafkaTransport, SqsTransport
 from topologies.reading.advice import AWAIT_HINTS, CARDINALITY_HINTS, INSIDE_AWAIT_HINTS, RUN_HINTS, TIMEOUT_ADVICE
 from topologies.reading.binding import Binding, not_yet
@@ -150,6 +161,12 @@ def _refuse_nested(reads: Sequence[ReadStep]) -> None:
                     "onTimeout", "skip leaves out an item of a stream, and no stream reaches this step", advice
                 )
             itemised = itemised or (streaming and read.cardinality is Cardinality.ONE_TO_ONE)
+        elif read.fields.has("onError") and (not itemised or read.cardinality.takes_many):
+            read.fields.note(
+                "onError",
+                "onError leaves out one item behind an await that each item of a stream waits at, and this step runs for no such item",
+                "remove it: the execution then fails and can be looked after",
+            )
         streaming = read.cardinality.gives_many or (streaming and not read.cardinality.takes_many)
         itemised = itemised and not read.cardinality.takes_many
 
@@ -158,6 +175,7 @@ def _run_step(read: ReadStep, index: int, step_id: str, function: Callable[..., 
     fields, types = read.fields, read.types
     retry = _retry(fields)
     call_timeout_ms = fields.duration("callTimeout") or limits.CALL_TIMEOUT_DEFAULT_MS
+    on_error = _on_error(fields)
     if types.is_branch and read.cardinality.takes_many:
         not_yet("aggregate branch", fields, "accepts")
     if types.input is None or types.output is None or function is None:
@@ -175,7 +193,24 @@ def _run_step(read: ReadStep, index: int, step_id: str, function: Callable[..., 
         retry=retry,
         call_timeout_ms=call_timeout_ms,
         line=fields.node.line,
+        on_error=on_error,
     )
+
+
+def _on_error(fields: Fields) -> Skip | DeadLetterAndSkip | None:
+    choice = fields.below("onError")
+    if choice is None:
+        return None
+    skip, dead_letter = choice.flag("skip", default=False), choice.flag("deadLetter", default=False)
+    choice.finish({"retry": "write retry on the step, beside onError", "value": "return it from the function"})
+    if skip == dead_letter:
+        fields.note(
+            "onError",
+            "onError needs skip: true or deadLetter: true",
+            "write {skip: true}, or {deadLetter: true} to leave the item out with a dead letter; one of the two",
+        )
+        return None
+    return Skip() if skip else DeadLetterAndSkip()
 
 
 def _retry(fields: Fields) -> Retry:
@@ -268,11 +303,23 @@ def _on_timeout(fields: Fields, output: PayloadType | None) -> Skip | Value | No
         return Skip()
     if node is None or output is None:
         return None
+    given = plain(node)
+    if output.has_decimals and (long := _long_float(given)) is not None:
+        choice.note("value", f"{long!r} has more digits than YAML keeps of a number", "put it into quotes")
+        return None
     try:
-        return Value(json=output.to_json(output.validate(plain(node))))
+        return Value(json=output.to_json(output.validate(given)))
     except ValueError as error:
         choice.note("value", f"the value is {Misfit.of(output.name, error)}", "write a value of the step's output type")
         return None
+
+
+def _long_float(given: Any) -> float | None:
+    """A number with a point whose digits YAML may have cut."""
+    if isinstance(given, float):
+        return given if sum(map(str.isdigit, repr(given).partition("e")[0])) > sys.float_info.dig else None
+    parts = given.values() if isinstance(given, dict) else given if isinstance(given, list) else ()
+    return next((found for part in parts if (found := _long_float(part)) is not None), None)
 
 
 def _remind_after(fields: Fields, timeout_ms: int | None) -> int | None:
