@@ -1,8 +1,8 @@
 """Steady backlog: twice as many records as the application can take, for a minute. Do timers ring at their time, and does every partition move?
 
-Parcels of one piece come at twice the rate that the application was just measured to handle, so what waits grows all the time. Among them are some
-that nobody answers about. A ring may wait for the gate: until what had come in when the deadline passed is read. That time is seen in the
-offsets that ingress and core commit, and is no lateness.
+Parcels of one piece come at twice the rate that the application was measured to handle, before and since, so what waits grows all the time.
+Among them are some that nobody answers about. A ring may wait for its gate: until what had come in when the deadline passed is read. That time
+is seen in the offsets that ingress and core commit, and is no lateness.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from bench.topics import Schemas, Topics
 OVERLOAD = 2.0
 CAPACITY_S_MAX = 120.0
 SAMPLE_S = 0.25
+OBSERVED_S = 5
 SILENT_PER_S = 10
 SILENT_SHARE = 1 / 3
 """Silent parcels are among the first of the minute: those of its end would not be asked about within it."""
@@ -47,7 +48,7 @@ class Backlog:
     """One run.
 
     Attributes:
-        capacity_per_s: Parcels a second without a backlog.
+        capacity_per_s: Parcels a second that could be handled.
         waiting: Records that were not yet read at the end: of the source, commands and completions.
         timers: Deadlines that passed within the run; `rang` of them rang.
         late_s: The largest time from a deadline, or from its gate where that opened later, until it rang.
@@ -82,7 +83,7 @@ def measure(warm: int, seconds: float, wait_s: float, place: Place, folder: Path
     ):
         capacity = _capacity(application, place, sender, warm)
         samples = _overload(application, place, sender, capacity, seconds)
-        return _read(application, tree, place, outside, samples, Sent(sender.sent, capacity))
+        return _read(application, tree, place, outside, samples, Sent(sender.sent, capacity.per_s))
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,22 @@ class Sent:
     capacity_per_s: float
 
 
+@dataclass
+class Capacity:
+    """How much can be handled: as measured without a backlog, or as seen since over some seconds, whatever is more."""
+
+    per_s: float
+    facts_per_parcel: float
+
+    def take(self, app: str, samples: Sequence[Sample]) -> None:
+        """Learn from what was handled lately."""
+        last = samples[-1]
+        before = next((each for each in reversed(samples) if each.at_ms <= last.at_ms - OBSERVED_S * 1000), None)
+        if before is not None:
+            facts = last.facts(app) - before.facts(app)
+            self.per_s = max(self.per_s, facts / self.facts_per_parcel / (last.at_ms - before.at_ms) * 1000)
+
+
 @dataclass(frozen=True)
 class Sample:
     """Ends and committed offsets at one moment, by topic and partition."""
@@ -101,9 +118,13 @@ class Sample:
     ends: Mapping[tuple[str, int], int]
     committed: Mapping[tuple[str, int], int] = field(default_factory=dict)
 
+    def facts(self, app: str) -> int:
+        """Ends of all partitions of facts."""
+        return sum(self.ends[f"{app}.facts", number] for number in range(PARTITIONS))
 
-def _capacity(application: Application, place: Place, sender: Sender, warm: int) -> float:
-    """Parcels a second, from the first one sent to the last one received."""
+
+def _capacity(application: Application, place: Place, sender: Sender, warm: int) -> Capacity:
+    """From the first parcel sent to the last one received."""
     topics = Topics(place.connection)
     received = f"{application.name}.received"
     try:
@@ -115,7 +136,8 @@ def _capacity(application: Application, place: Place, sender: Sender, warm: int)
             if time.monotonic() > began_s + CAPACITY_S_MAX:
                 raise RunFailed(f"{len(topics.records(received))} of {warm} parcels were received")
             time.sleep(SAMPLE_S)
-        return warm / (time.monotonic() - began_s)
+        facts = f"{application.name}.facts"
+        return Capacity(warm / (time.monotonic() - began_s), topics.offsets(facts)[facts] / warm)
     finally:
         topics.close()
 
@@ -149,12 +171,14 @@ class _Offsets:
         return self._admin.list_consumer_group_offsets(asked, request_timeout=CALL_S)[group]
 
 
-def _overload(application: Application, place: Place, sender: Sender, capacity: float, seconds: float) -> list[Sample]:
+def _overload(
+    application: Application, place: Place, sender: Sender, capacity: Capacity, seconds: float
+) -> list[Sample]:
     """Send, and look."""
     offsets = _Offsets(application, place)
     samples = [offsets.look()]
     silent, looked_s = 0, 0.0
-    for passed_s in sender.steadily(OVERLOAD * capacity, seconds, "steady"):
+    for passed_s in sender.steadily(lambda: OVERLOAD * capacity.per_s, seconds, "steady"):
         for process in application.processes:
             process.check()
         while silent < min(passed_s, seconds * SILENT_SHARE) * SILENT_PER_S:
@@ -163,6 +187,7 @@ def _overload(application: Application, place: Place, sender: Sender, capacity: 
         if passed_s > looked_s + SAMPLE_S:
             looked_s = passed_s
             samples.append(offsets.look())
+            capacity.take(application.name, samples)
     samples.append(offsets.look())
     return samples
 

@@ -23,6 +23,8 @@ RANG, RESUMED = "InteractionTimedOut", "ContinuationCompleted"
 QUIET = "quiet"
 SETTLE_S = 3.0
 """After the last request of the large parcel, until what is measured counts as quiet."""
+QUIET_S = 10.0
+"""So much of the time before the first deadline is compared."""
 RING_S_MAX = 60.0
 QUIET_AFTER_S = 4.0
 """Nothing has rung for so long: all have."""
@@ -82,11 +84,11 @@ def _play(
     """Warm up, ask about the large parcel, go on until its deadlines have rung and it was quiet for a while."""
     facts = Counting(application, place)
     try:
-        for _ in sender.steadily(per_s, SETTLE_S, "warm-up"):
+        for _ in sender.steadily(lambda: per_s, SETTLE_S, "warm-up"):
             pass
         sender.send(SILENT, deadlines)
         before, count, changed_s = 0, 0, 0.0
-        for passed_s in sender.steadily(per_s, wait_s + RING_S_MAX, "steady"):
+        for passed_s in sender.steadily(lambda: per_s, wait_s + RING_S_MAX, "steady"):
             for process in application.processes:
                 process.check()
             if outside.silent < deadlines:
@@ -141,7 +143,7 @@ def summary(
     if open_:
         raise RunFailed(f"{len(open_)} parcels beside the deadlines were answered and not received")
     settled = max(one.at_ms for one in silent) + round(SETTLE_S * 1000)
-    quiet = _took(steady, resumed, settled, first)
+    quiet = _took(steady, resumed, max(settled, first - round(QUIET_S * 1000)), first)
     burst = _took(steady, resumed, min(rang), max(rang))
     if not quiet or not burst:
         raise RunFailed(f"{len(quiet)} parcels in quiet, {len(burst)} under the burst: nothing to compare")

@@ -10,7 +10,7 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -210,14 +210,16 @@ class Sender:
         """Wait until all is stored."""
         self._producer.flush(10)
 
-    def steadily(self, per_s: float, seconds: float, name: str) -> Iterator[float]:
-        """Send at a rate; yields the seconds since the start, some fifty times a second."""
+    def steadily(self, rate: Callable[[], float], seconds: float, name: str) -> Iterator[float]:
+        """Send so many a second; yields the seconds since the start, some fifty times a second."""
         began_s = time.monotonic()
-        sent = 0
+        owed, number, before_s = 0.0, 0, 0.0
         while (passed_s := time.monotonic() - began_s) < seconds:
-            while sent < passed_s * per_s:
-                self.send(f"{name}-{sent}")
-                sent += 1
+            owed += (passed_s - before_s) * rate()
+            before_s = passed_s
+            while owed >= 1:
+                self.send(f"{name}-{number}")
+                owed, number = owed - 1, number + 1
             yield passed_s
             time.sleep(WAIT_S)
         self.flush()

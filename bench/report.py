@@ -157,7 +157,7 @@ def _backlog(results: Results) -> Table:
         return Table("", columns, [])
     title = f"Steady backlog: {found.sent:,} parcels, twice the capacity for {found.seconds:.0f} s"
     rows = [
-        ("parcels a second without a backlog", f"{found.capacity_per_s:,.0f}"),
+        ("parcels a second that it can take", f"{found.capacity_per_s:,.0f}"),
         ("records that waited at the end", f"{found.waiting:,}"),
         ("deadlines that passed, and rang", f"{found.timers:,}, {found.rang:,}"),
         ("largest lateness of a ring, its gate aside, s", f"{found.late_s:.2f}"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import ValidationError
 
+from schemas import limits
 from schemas.errors import StepError
 from topologies.pipeline.payloads import Misfit
 from topologies.pipeline.steps import RunStep
@@ -31,6 +32,14 @@ class AggregateTooLarge(StepError):
 
     code = "AGGREGATE_TOO_LARGE"
     retryable = False
+
+    @classmethod
+    def of(cls, step_id: str) -> AggregateTooLarge:
+        """Of a step."""
+        return cls(
+            f"step {step_id} takes more than {limits.AGGREGATE_ITEMS_MAX} items as one list (limits.AGGREGATE_ITEMS_MAX); "
+            "split the flow into smaller awaits, or hand off to another pipeline by a checkpoint"
+        )
 
 
 class OutputTooLarge(StepError):

@@ -153,13 +153,15 @@ class _Intake:
         """A dynamic member: its group is empty once it has left."""
         return self.app.worker("auto", wait=wait, altered=FORGETFUL)
 
-    def expire_offsets(self) -> list[str]:
-        """Delete what every group of the application has committed, as the broker does after a week; returns the groups."""
+    def groups(self) -> list[str]:
+        """Every group of the application."""
         listed = self._admin.list_consumer_groups(request_timeout=ADMIN_S).result(ADMIN_S).valid
-        groups = [group.group_id for group in listed if group.group_id.startswith(f"{self.app.name}.")]
+        return [group.group_id for group in listed if group.group_id.startswith(f"{self.app.name}.")]
+
+    def expire_offsets(self, groups: list[str]) -> None:
+        """Delete all that groups have committed, as the broker does after a week."""
         for group in groups:
             self._delete(group)
-        return groups
 
     def _delete(self, group: str) -> None:
         """Once nobody is a member any more."""
@@ -196,21 +198,22 @@ def source_topic(ground: Ground, checks: Checks) -> None:
     intake.until_succeeded(RECORDS)
     intake.app.until(lambda: _forgotten(intake.app) >= RECORDS, "retention to let them go", every_s=0.3)
     worker.end()
-    groups = intake.expire_offsets()
-    child = intake.worker(wait=False)
-    code = _ended(child, 20, intake)
-    intake.settle()
-    last = intake.app.logged("worker-auto").strip().splitlines()[-1]
-    checks.that(
-        "expired offsets: the worker stops with an error that names the topic",
-        code not in {None, 0} and intake.topic in last,
-        f"{len(groups)} groups deleted; exit code {code}: {last[:300]}",
-    )
-    checks.that(
-        "expired offsets: nothing is run",
-        intake.asked() == Counter(_names("first")) and _started(intake.app) == RECORDS,
-        f"{_started(intake.app)} executions and {intake.asked().total()} requests of {RECORDS} records",
-    )
+    for what, groups in (("of the source topic", [f"{intake.app.name}.ingress"]), ("of every topic", intake.groups())):
+        intake.expire_offsets(groups)
+        child = intake.worker(wait=False)
+        code = _ended(child, 20, intake)
+        intake.settle()
+        last = intake.app.logged("worker-auto").strip().splitlines()[-1]
+        checks.that(
+            f"expired offsets {what}: the worker stops with an error that names the topic",
+            code not in {None, 0} and (intake.topic if len(groups) == 1 else intake.app.name) in last,
+            f"{len(groups)} groups deleted; exit code {code}: {last[:300]}",
+        )
+        checks.that(
+            f"expired offsets {what}: nothing is run",
+            intake.asked() == Counter(_names("first")) and _started(intake.app) == RECORDS,
+            f"{_started(intake.app)} executions and {intake.asked().total()} requests of {RECORDS} records",
+        )
     intake.app.close()
 
     again = _Intake(ground, "made-again")

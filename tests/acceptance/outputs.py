@@ -20,7 +20,8 @@ BROKEN_AT = (7, 1_234, 4_321)
 """Lines whose suffix fails."""
 TWINS = 5
 SUSPENDING = ("steps.ask.await.live=false",)
-WRONG_USE = 2
+FOUND_FAULTY = 1
+"""What `kawait check` ends with."""
 
 
 class Ledger:
@@ -91,7 +92,7 @@ def _at_load(ground: Ground, checks: Checks, what: str, arguments: list[str], wo
     text = (said.stdout + said.stderr).strip()
     checks.that(
         f"{what}: refused when the pipeline is read",
-        said.returncode == WRONG_USE and word in text and "Traceback" not in text,
+        said.returncode == FOUND_FAULTY and word in text and "Traceback" not in text,
         f"exit code {said.returncode}: {text.splitlines()[-1][-200:] if text else 'nothing'}",
     )
 

@@ -78,7 +78,7 @@ def test_a_long_value_is_hashed_and_no_short_one_can_be_written_like_the_hash() 
 
 
 def test_a_field_may_have_any_name() -> None:
-    assert Keys(step_of("rate:%<in>")).of(PAYMENT.validate({"rate:%<in>": "1.50"})) == "await-1:rate:%<in>=1.50"
+    assert Keys(step_of("rate:%<in>")).of(PAYMENT.validate({"rate:%<in>": "1.50"})) == "await-1:rate:%<in>=1.5"
 
 
 @pytest.mark.parametrize("fields", [(), ("a",)])

@@ -183,6 +183,8 @@ def said(value: Any) -> str:
         return f"Decimal {_plain(value)}"
     if isinstance(value, dt.datetime) and value.tzinfo is not None:
         return f"at {value.astimezone(dt.UTC).isoformat()}"
+    if isinstance(value, dt.datetime | dt.time):
+        return f"{type(value).__name__} {value.isoformat()}"
     if isinstance(value, float) and value == 0:
         return "float 0"
     return f"{type(value).__name__} {value!r}"
