@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -18,6 +18,7 @@ from schemas.errors import TransactionAborted
 from state import interaction
 from state.execution import ExecutionRecord, ExecutionStatus
 from state.interaction import InteractionStatus
+from streams.author import local
 from streams.clock import BrokerClock
 from streams.engine.loop import TransactionalLoop
 from streams.engine.owned_tasks import OwnedTasks
@@ -36,9 +37,10 @@ from streams.roles.ingress import task as ingress
 from streams.roles.ingress.records import read_answer
 from streams.simulation.violation import Breach, Failed
 from streams.simulation.watch import WORK_ENDS
-from topologies.decisions import admission, continuation
-from topologies.decisions.decision import Append, Decisions, Duplicate, Request
+from topologies.decisions import admission, continuation, timeout
+from topologies.decisions.decision import Append, DeadLetterItem, Decisions, Duplicate, Request
 from topologies.decisions.dispatch import dispatch_items
+from topologies.decisions.ending import fail
 from topologies.decisions.retention import Fate
 from topologies.pipeline.model import Pipeline, Retention
 from topologies.pipeline.payloads import PayloadType
@@ -276,7 +278,7 @@ def _judge_by_our_own_haste() -> list[Swap]:
         event = reading(intake, record, kinds)
         if isinstance(event, AnswerArrived) and event.completion.came_in_ms is not None:
             late = msgspec.structs.replace(event.completion, came_in_ms=record.timestamp_ms)
-            return replace(event, completion=late)
+            return AnswerArrived(late, event.ref, record.timestamp_ms)
         return event
 
     return [(Intake, "_read", read)]
@@ -299,6 +301,67 @@ def _believe_the_sender() -> list[Swap]:
         return read_answer(record._replace(appended=True))
 
     return [(ingress, "read_answer", reading)]
+
+
+# --- mistakes about items -----------------------------------------------------------------------------------------------------------------
+
+
+def _number_no_equals() -> list[Swap]:
+    """Items with equal fields have one key, so a provider that dedupes answers one of them."""
+
+    def repeated(key: str, _number: int) -> str:
+        return key
+
+    return [(local, "repeated_key", repeated)]
+
+
+def _stop_at_the_first() -> list[Swap]:
+    """The first item that fails for good ends its execution, whatever the others have come to."""
+    failed = continuation._failed  # noqa: SLF001
+
+    def failing(pipeline: Any, result: Any, execution: Any, unit: Any, *, now_ms: int) -> Decisions:
+        decisions = failed(pipeline, result, execution, unit, now_ms=now_ms)
+        fact = getattr(decisions[0], "fact", None)
+        if not isinstance(fact, facts.ContinuationAttemptFailed) or fact.retry_at_ms is not None:
+            return decisions
+        code = "AWAIT_ITEM_CONTINUATION_FAILED"
+        return [*decisions, *fail(pipeline, execution, unit, code=code, message=fact.error_message, now_ms=now_ms)]
+
+    return [(continuation, "_failed", failing)]
+
+
+def _answer_for_the_expired() -> list[Swap]:
+    """What `onTimeout: {skip}` leaves out counts as answered by the provider."""
+
+    def expiring(*args: Any, **kwargs: Any) -> Decisions:
+        decisions = timeout.expire(*args, **kwargs)
+        expired = [decision.fact for decision in decisions if isinstance(decision, Append)]
+        skipped = [
+            fact for fact in expired if isinstance(fact, facts.InteractionTimedOut) and fact.resolution == "skip"
+        ]
+        for fact in skipped:
+            unit_id, index, at_ms = fact.unit_id, fact.item_index, fact.at_ms
+            admitted = facts.BoundaryCompletionAdmitted(
+                fact.execution_id, at_ms, unit_id, index, b"null", None, None, at_ms
+            )
+            decisions.insert(1, Append(admitted))
+        return decisions
+
+    return [(deciders, "expire", expiring)]
+
+
+def _letter_for_a_repeat() -> list[Swap]:
+    """The second outcome of an item that was left out before is told by a letter again."""
+
+    def completing(pipeline: Any, result: Any, execution: Any, unit: Any, item: Any, *, now_ms: int) -> Decisions:
+        decisions = continuation.complete_item(pipeline, result, execution, unit, item, now_ms=now_ms)
+        if item is None or item.letter_id is None or result.error_code is None:
+            return decisions
+        step_id, code, message = result.step_id or "", result.error_code, result.error_message or ""
+        index, letter, tenant = item.item_index, item.letter_id, execution.tenant_id
+        return [*decisions, DeadLetterItem(tenant, item.unit_id, index, step_id, letter, reason=code, detail=message)]
+
+    return [(deciders, "complete_item", completing)]
 
 
 # --- mistakes that a reader planted -----------------------------------------------------------------------------------------------------
@@ -370,6 +433,10 @@ PLANTS: Mapping[str, Plant] = {
     "judge-by-our-own-haste": Plant(_judge_by_our_own_haste, Breach.REFUSED_IN_TIME),
     "never-look-at-the-stamp": Plant(_never_look_at_the_stamp, Breach.ADMITTED_TOO_LATE),
     "believe-the-sender": Plant(_believe_the_sender, Breach.REFUSED_IN_TIME),
+    "number-no-equals": Plant(_number_no_equals, Breach.WRONG_KEY, ":n="),
+    "stop-at-the-first": Plant(_stop_at_the_first, Breach.ITEMS_ABANDONED),
+    "answer-for-the-expired": Plant(_answer_for_the_expired, Breach.ADMITTED_AFTER_TIMEOUT),
+    "letter-for-a-repeat": Plant(_letter_for_a_repeat, Breach.DEAD_LETTERS_MISCOUNTED, "letters of items"),
     "forget-the-open": Plant(_forget_the_open, Breach.TABLES_DIFFER, "is None, not"),
     "never-ask-after-all": Plant(_never_ask_after_all, Breach.REQUESTS_MISCOUNTED, "has 0 request records, not 1"),
     "sweep-past-retries": Plant(_sweep_past_retries, Breach.WAITS_FOR_NOTHING),

@@ -23,7 +23,7 @@ from schemas.errors import UsageError
 from streams.doors.submissions import command_for_payload
 from topologies.pipeline.ends import ObjectOutput, TopicOutput
 from topologies.pipeline.model import Pipeline
-from topologies.pipeline.steps import AwaitStep, RunStep, Skip, Value
+from topologies.pipeline.steps import AwaitStep, DeadLetterAndSkip, RunStep, Skip, Value
 from topologies.reading.loading import load_pipeline
 
 PROJECT = Path(__file__).parents[2] / "tests" / "simulation" / "project"
@@ -33,6 +33,9 @@ OUTPUT_TOPIC = "sim.lines"
 
 LONG = 43_200
 """How many times longer an answer may take where months pass: 30 days for a minute."""
+
+KEY_FIELDS: tuple[tuple[str, ...], ...] = ((), (), ("name",), ("name", "fails"), ("name", "index"))
+"""Fields of idempotency keys: none, or such that all items are equal, some are, or none."""
 
 _ENVIRON = {"SIMULATED_KEY": "a secret of thirty-two characters"}
 
@@ -90,7 +93,7 @@ class Scenario:
         output = type(pipeline.output).__name__ if pipeline.output else "none"
         return (
             f"{self.shape}: items {counts}, window {step.window}, live {step.live}, {step.strategy}, on timeout {step.on_timeout}, "
-            f"output {output}, partitions {pipeline.partitions}, machines {self.machines} (static {self.static}, apart {self.apart}), steps {self.steps}, "
+            f"key fields {step.idempotency_key_fields}, output {output}, partitions {pipeline.partitions}, machines {self.machines} (static {self.static}, apart {self.apart}), steps {self.steps}, "
             f"silence {self.silence}, jumps {self.jumps}, clocks set {self.clocks_set}, senders' times {self.senders_times}, stalls {self.stalls}, cancels {self.cancels}, early {self.early}, ages {self.ages}, timeout {step.timeout_ms}, bounds {dict(self.bounds)}"
         )
 
@@ -123,9 +126,11 @@ def draw(seed: int, project: Path, output_dir: Path) -> Scenario:
     author = author_of(base)
     early = rng.random() < 0.2
     ages = rng.random() < 0.15
-    pipeline = _varied(base, rng, output_dir, author, early=early, ages=ages)
     jumps, stalls, cancels = rng.random() < 0.15, rng.random() < 0.15, rng.random() < 0.15
-    submissions, lost = _submissions(pipeline, author, rng)
+    # Who overstays loses an attempt by chance: what is left out then differs from run to run.
+    on_error = None if stalls else rng.choice((None, None, Skip(), DeadLetterAndSkip()))
+    pipeline = _varied(base, rng, output_dir, author, early=early, ages=ages, on_error=on_error)
+    submissions, lost = _submissions(pipeline, author, rng, fragile=on_error is not None or rng.random() < 0.1)
     machines = rng.choice((1, 1, 2, 2, 3))
     return Scenario(
         seed=seed,
@@ -151,14 +156,27 @@ def draw(seed: int, project: Path, output_dir: Path) -> Scenario:
     )
 
 
-def _varied(base: Pipeline, rng: Random, output_dir: Path, author: Any, *, early: bool, ages: bool) -> Pipeline:
+def _varied(
+    base: Pipeline,
+    rng: Random,
+    output_dir: Path,
+    author: Any,
+    *,
+    early: bool,
+    ages: bool,
+    on_error: Skip | DeadLetterAndSkip | None,
+) -> Pipeline:
     live, window, signed = rng.random() < 0.6, rng.randint(1, 8), rng.random() < 0.5 and not early
     on_timeout = rng.choice(("fail", "skip", "value"))
     patience = rng.choice((1, 1, LONG)) if ages else 1
+    key_fields = rng.choice(KEY_FIELDS)
+    suffixes = {
+        index for step in base.await_steps if step.itemised for index in range(step.index + 1, step.suffix_stop)
+    }
 
     def step_of(step: RunStep | AwaitStep) -> RunStep | AwaitStep:
         if isinstance(step, RunStep):
-            return step
+            return replace(step, on_error=on_error) if step.index in suffixes else step
         choice: Skip | Value | None = None
         if on_timeout == "skip" and step.itemised:
             choice = Skip()
@@ -172,6 +190,9 @@ def _varied(base: Pipeline, rng: Random, output_dir: Path, author: Any, *, early
             strategy="signedResumeToken" if signed else "interactionId",
             on_timeout=choice,
             timeout_ms=step.timeout_ms * patience,
+            idempotency_key_fields=tuple(
+                name for name in key_fields if name in getattr(step.input.arms[0], "model_fields", ())
+            ),
         )
 
     steps = tuple(step_of(step) for step in base.steps)
@@ -188,7 +209,9 @@ def _varied(base: Pipeline, rng: Random, output_dir: Path, author: Any, *, early
     return replace(base, steps=steps, output=output, partitions=rng.choice((2, 3)), tokens=tokens)
 
 
-def _submissions(pipeline: Pipeline, author: Any, rng: Random) -> tuple[dict[str, SubmitCommand], set[str]]:
+def _submissions(
+    pipeline: Pipeline, author: Any, rng: Random, *, fragile: bool
+) -> tuple[dict[str, SubmitCommand], set[str]]:
     submissions: dict[str, SubmitCommand] = {}
     lost: set[str] = set()
     broken = rng.random() < 0.15
@@ -196,6 +219,8 @@ def _submissions(pipeline: Pipeline, author: Any, rng: Random) -> tuple[dict[str
     for number in range(rng.choice((1, 1, 2, 3))):
         count = rng.choice((0, 1, 2, 3, 4, 6, 9, 12))
         items = [rng.choice((0, 1, 2)) if rng.random() < stumbling else 0 for _ in range(count)]
+        if fragile:
+            items = [author.ALWAYS if rng.random() < 0.2 else fails for fails in items]
         trouble = rng.choice((0, 0, 0, 1, 2))
         if broken and items and rng.random() < 0.5:
             items[rng.randrange(count)] = author.ALWAYS

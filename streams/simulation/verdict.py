@@ -8,7 +8,7 @@ import msgspec
 
 from schemas import codec, facts, limits
 from schemas.envelopes import DeadLetter, ExecutionOutcome, Refusal
-from schemas.identity import parse_interaction_id
+from schemas.identity import interaction_id, parse_interaction_id
 from state.item import ItemRecord, ItemStatus
 from state.keys import item_key, unit_key
 from state.unit import UnitRecord
@@ -32,6 +32,9 @@ def check(world: World) -> None:
     check_requests(world)
     check_answers(world)
     check_items(world)
+    check_settled(world)
+    check_letters(world)
+    check_keys(world)
     check_undisturbed(world)
 
 
@@ -246,11 +249,70 @@ def check_items(world: World) -> None:
 
 
 def _check_left_out(world: World, iid: str) -> None:
-    """Only what expired is left out here, and nothing is stored for it."""
+    """What expired or failed for good is left out, as its step says; nothing is stored for it."""
     unit_id, _, index = iid.rpartition(".")
     item: ItemRecord = world.ledger.rows.get(item_key(unit_id, int(index)))
-    if item.status is not ItemStatus.SKIPPED or item.outputs or iid not in world.ledger.timed_out:
+    admitted = world.ledger.admitted.get(iid)
+    failed = admitted is not None and _fails_of(admitted.completion) == world.scenario.author.ALWAYS
+    if item.status is not ItemStatus.SKIPPED or item.outputs or not (failed or iid in world.ledger.timed_out):
         raise Violation(Breach.WRONG_ITEM_OUTPUT, f"{item} was left out")
+    world.coverage.faults["item left out"] += 1
+
+
+def _fails_of(completion: bytes) -> int:
+    """How often the suffix of an item stumbles."""
+    fails: int = msgspec.json.decode(completion).get("fails", 0)
+    return fails
+
+
+def check_settled(world: World) -> None:
+    """A failed item stops nobody: when its execution ends for it, every other item is settled."""
+    ledger = world.ledger
+    for unit in ledger.rows.by_key.values():
+        if not isinstance(unit, UnitRecord) or not unit.itemised:
+            continue
+        ending = ledger.ended.get(unit.execution_id)
+        is_last = isinstance(ending, facts.RunFailed) and ending.error_code == "AWAIT_ITEM_CONTINUATION_FAILED"
+        if is_last and unit.failed and not unit.settled == unit.dispatched == unit.source_count:
+            raise Violation(Breach.ITEMS_ABANDONED, f"{ending}, with {unit}")
+
+
+def check_letters(world: World) -> None:
+    """One dead letter for each item that was left out with one, and none besides."""
+    letters = Counter(
+        (letter.interaction_id, letter.letter_id)
+        for record in records_of(world.log, world.names.dlq)
+        if isinstance(letter := codec.decode(record.value), DeadLetter) and letter.kind == "item"
+    )
+    wanted = Counter(
+        (interaction_id(fact.unit_id, fact.item_index), fact.letter_id)
+        for fact in world.ledger.facts
+        if isinstance(fact, facts.ContinuationSkipped) and fact.letter_id is not None
+    )
+    world.coverage.faults["item letter"] += wanted.total()
+    if letters != wanted:
+        raise Violation(Breach.DEAD_LETTERS_MISCOUNTED, f"letters of items are {letters}, not {wanted}")
+
+
+def check_keys(world: World) -> None:
+    """Every idempotency key is the one that a plain count over the items of its unit gives."""
+    counts: Counter[tuple[str, str]] = Counter()
+    by_item = sorted(world.ledger.dispatched.values(), key=lambda fact: (fact.unit_id, fact.item_index or 0))
+    for fact in by_item:
+        step = world.scenario.pipeline.await_step(parse_interaction_id(f"{fact.unit_id}.0").step_index)
+        request = msgspec.json.decode(fact.request)
+        values = [f"{name}={request[name]}" for name in step.idempotency_key_fields]
+        if values:
+            base = ":".join((step.step_id, *values))
+            counts[fact.unit_id, base] += 1
+            number = counts[fact.unit_id, base]
+            wanted = base if number == 1 else f"{base}:n={number}"
+            world.coverage.faults["equal items"] += number > 1
+        else:
+            item = "" if fact.item_index is None else f":item={fact.item_index}"
+            wanted = f"{fact.execution_id}:{step.step_id}{item}"
+        if fact.idempotency_key != wanted:
+            raise Violation(Breach.WRONG_KEY, f"{fact} should have the key {wanted}")
 
 
 def _place(completion: bytes) -> tuple[str, int]:

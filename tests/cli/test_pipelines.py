@@ -57,7 +57,7 @@ def test_describe_prints_steps_and_topics(run: Run, pipeline: Path) -> None:
 def test_topics_are_created_once(run: Run, pipeline: Path, driver: TopologyTestDriver) -> None:
     first = run("topics", pipeline, "--app", "copy", "--json")
     second = run("topics", pipeline, "--app", "copy", "--json")
-    assert len(json.loads(first.stdout)["created"]) == json.loads(first.stdout)["verified"] == 14
+    assert len(json.loads(first.stdout)["created"]) == json.loads(first.stdout)["verified"] == 15
     assert json.loads(second.stdout)["created"] == []
 
 
@@ -74,7 +74,7 @@ def test_a_plan_needs_no_broker(run: Run, pipeline: Path) -> None:
     assert result.exit_code == 0
     assert "approvals.facts" in result.stdout
     commands = run("topics", pipeline, "--format", "kafka-topics").stdout.splitlines()
-    assert len(commands) == 14
+    assert len(commands) == 15
     assert all("--create" in command for command in commands)
     resources = list(yaml.safe_load_all(run("topics", pipeline, "--plan", "--format", "strimzi").stdout))
     assert {resource["kind"] for resource in resources} == {"KafkaTopic"}

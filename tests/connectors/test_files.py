@@ -183,6 +183,24 @@ def test_files_that_no_pattern_takes_are_named(tmp_path: Path) -> None:
     assert sorted(look(tmp_path, "*.csv", "**/*.csv").passed_over) == ["b.txt", "below/d.txt"]
 
 
+def test_a_folder_below_that_cannot_be_read_is_reported_and_holds_up_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a.csv", "shut/b.csv", "open/c.csv"):
+        put(tmp_path / name, b"1\n")
+    scan = os.scandir
+
+    def refuse(folder: Path) -> object:
+        if folder == tmp_path / "shut":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return scan(folder)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    listing = look(tmp_path, "**/*.csv")
+    assert [found.name for found in listing.objects] == ["a.csv", "open/c.csv"]
+    assert [(bad.path, bad.reason) for bad in listing.unreadable] == [(str(tmp_path / "shut"), "Permission denied")]
+
+
 def test_folders_that_are_skipped_are_not_looked_into(tmp_path: Path) -> None:
     for name in ("a.csv", "done/b.csv"):
         put(tmp_path / name, b"1\n")

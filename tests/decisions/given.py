@@ -425,6 +425,11 @@ class Doing:
     running: bool = False
     session: bool = False
     parking: int | None = None
+    looked: bool = True
+
+    def has_looked(self, execution_id: str) -> bool:
+        """A look ahead has just ended."""
+        return self.looked
 
     def is_running(self, execution_id: str) -> bool:
         """A segment is on the pool."""

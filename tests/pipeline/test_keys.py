@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import date
 from decimal import Decimal
+from enum import Enum
+from typing import Annotated, Any, Literal
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, SecretBytes, SecretStr
 
 from tests.decisions.given import EXECUTION, await_step
 from topologies.pipeline.items import KEY_CHARS_MAX, Keys, aggregate_key, idempotency_key, repeated_key
+from topologies.pipeline.key_fields import key_field_problem
 from topologies.pipeline.payloads import PayloadType
 from topologies.pipeline.steps import AwaitStep
 
@@ -74,7 +78,7 @@ def test_a_long_value_is_hashed_and_no_short_one_can_be_written_like_the_hash() 
 
 
 def test_a_field_may_have_any_name() -> None:
-    assert Keys(step_of("rate:%<in>")).of(PAYMENT.validate({"rate:%<in>": "1.50"})) == "await-1:rate:%<in>=1.50"
+    assert Keys(step_of("rate:%<in>")).of(PAYMENT.validate({"rate:%<in>": "1.50"})) == "await-1:rate:%<in>=1.5"
 
 
 @pytest.mark.parametrize("fields", [(), ("a",)])
@@ -103,3 +107,78 @@ def test_two_items_never_hash_like_one() -> None:
 
 def test_without_fields_an_aggregates_key_names_the_execution() -> None:
     assert aggregate_key(NO_FIELDS, EXECUTION, [Payment()]) == f"{EXECUTION}:await-1"
+
+
+# --- which fields make a key -------------------------------------------------------------------------------------------------------------
+
+
+class Color(Enum):
+    """Text in JSON."""
+
+    RED = "red"
+
+
+class Inner(BaseModel):
+    """Holds fields one level down."""
+
+    number: int
+    either: int | str
+
+
+class Many(BaseModel):
+    """A field of each kind."""
+
+    text: str
+    maybe: Annotated[str, Field(min_length=1)] | None = None
+    number: int | float | Decimal
+    color: Color | str
+    day: date
+    literal: Literal["a", "b"]
+    names: list[str]
+    inner: Inner
+    card: SecretStr
+    secret: SecretBytes | None = None
+    either: int | str
+    decimal: Decimal | str
+    mixed: Literal["a", 1]
+    anything: Any
+    listed: list[str] | str
+
+
+MANY = PayloadType(name="bank:Many", python_type=Many)
+
+
+@pytest.mark.parametrize(
+    "path", ["text", "maybe", "number", "color", "day", "literal", "names", "inner.number", "inner"]
+)
+def test_a_field_of_one_kind_makes_a_key(path: str) -> None:
+    assert key_field_problem(MANY, path) is None
+
+
+@pytest.mark.parametrize("path", ["either", "decimal", "mixed", "anything", "listed", "inner.either"])
+def test_a_field_of_which_a_text_and_another_value_are_written_alike_makes_none(path: str) -> None:
+    problem = key_field_problem(MANY, path)
+    assert problem is not None
+    assert f"{path} may be text or something else" in problem[0]
+
+
+@pytest.mark.parametrize("path", ["card", "secret"])
+def test_a_secret_makes_no_key(path: str) -> None:
+    """It would be readable in every fact, or, masked, the same for everybody."""
+    problem = key_field_problem(MANY, path)
+    assert problem is not None
+    assert f"{path} is a secret" in problem[0]
+
+
+def test_arms_of_a_union_are_looked_at_together() -> None:
+    class Left(BaseModel):
+        kind: Literal["left"]
+        id: str
+
+    class Right(BaseModel):
+        kind: Literal["right"]
+        id: int
+
+    both = PayloadType(name="bank:Both", python_type=Left | Right)
+    assert key_field_problem(both, "kind") is None
+    assert key_field_problem(both, "id") is not None

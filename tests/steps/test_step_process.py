@@ -133,6 +133,24 @@ def test_it_gives_what_a_local_call_gives(process: StepProcess) -> None:
     assert process.run_segment(*segment, many=False) == here.run_segment(*segment, many=False)
 
 
+def test_equal_items_of_a_stream_are_counted_anew_whenever_it_is_opened() -> None:
+    """Each stream for itself, and from the start again in a step process that was started again."""
+    process = StepProcess(PipelineChoice(path=PIPELINE, overrides=("steps.ask.idempotencyKeyFields=[sku]",)))
+    asked = basket("pear", "fig", "pear", "pear")
+    keys = [f"ask:sku={end}" for end in ("pear", "fig", "pear:n=2", "pear:n=3")]
+    try:
+        half_read = process.open_items(asked)
+        assert [item.idempotency_key for item in half_read.pull(3)[0]] == keys[:3]
+        assert [key for some, _ in pulled(process.open_items(asked)) for key in some] == keys
+        os.kill(process.pid, signal.SIGKILL)
+        wait_for(lambda: not is_running(process.pid))
+        with pytest.raises(StepProcessEnded):
+            half_read.pull(1)
+        assert [key for some, _ in pulled(process.open_items(asked)) for key in some] == keys
+    finally:
+        process.close()
+
+
 def test_a_stream_that_nobody_pulls_any_more_is_forgotten(process: StepProcess) -> None:
     """Told with the next call; what it holds in the step process is freed."""
     stream = process.open_items(basket("pear", "fig"))

@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 
 from schemas.envelopes import RequestEnvelope
+from schemas.errors import LogUnavailable
 from schemas.facts import InputMoved
+from state.tables.memory import MemoryStoreFactory
+from streams.doors import submissions
 from streams.log.seam import TopicPartition
 from streams.roles.object_source import ObjectPoller
 from streams.telemetry.metrics import Metrics
@@ -22,6 +25,7 @@ from topologies.pipeline.ends import ObjectSource
 
 DAY_MS = 86_400_000
 SETTLE_S = 10
+FILES = 200
 
 
 class _Stop(threading.Event):
@@ -128,11 +132,13 @@ def test_nothing_is_asked_before_an_upload_that_pauses_is_whole(folder: Folder) 
     assert folder.asked == ["apple", "cherry", "pear"]
 
 
-def test_a_sender_may_mark_the_end(make: MakeDriver, tmp_path: Path) -> None:
+def test_a_sender_may_mark_the_end(make: MakeDriver, tmp_path: Path, logged: list[Any]) -> None:
     folder = Folder(make, tmp_path, "input.ready.suffix=.done")
     folder.put(content="apple")
     folder.looks(20)
     assert folder.asked == []
+    (told,) = events(logged, "waited for its ready file")
+    assert told["ready_file"] == str(folder.place / "a.txt.done")
     folder.put("a.txt.done", "")
     folder.looks(1)
     assert folder.asked == ["apple"]
@@ -150,17 +156,18 @@ def test_a_long_poll_does_not_make_the_settling_longer(make: MakeDriver, tmp_pat
 
 def test_an_object_that_lies_there_starts_nothing_again_whoever_looks_and_however_late(folder: Folder) -> None:
     """Restarts, lost disks, and retention."""
-    for number in range(20):
+    for number in range(FILES):
         folder.put(f"{number}.txt", f"sku-{number}\n")
     folder.looks()
-    assert len(folder.asked) == 20
+    assert len(folder.asked) == FILES
     for days in (1, 8, 100, 250):
         folder.driver.advance(days * DAY_MS)
+        folder.driver.stores = MemoryStoreFactory()
         folder.driver.crash()
         folder.driver.run()
         folder.looks()
-    assert len(folder.asked) == 20
-    assert folder.driver.fact_names().count("RunSubmitted") == 20
+    assert len(folder.asked) == FILES
+    assert folder.driver.fact_names().count("RunSubmitted") == FILES
 
 
 def test_an_object_older_than_what_is_remembered_is_named_once_and_not_taken(folder: Folder, logged: list[Any]) -> None:
@@ -194,7 +201,8 @@ def test_an_equal_object_that_comes_back_is_a_duplicate_and_that_is_told_once(
     assert (told["object"], told["status"]) == ("a.txt", "SUCCEEDED")
 
 
-def test_a_corrected_object_is_another_execution(folder: Folder) -> None:
+def test_a_corrected_object_is_another_execution(make: MakeDriver, tmp_path: Path) -> None:
+    folder = Folder(make, tmp_path, "output.key={inputStem}-{executionId}.out")
     folder.put()
     folder.looks()
     folder.put(content="cherry\n")
@@ -328,6 +336,18 @@ def _replies(driver: TopologyTestDriver) -> list[TopicPartition]:
     return [TopicPartition(driver.names.replies, number) for number in range(count)]
 
 
+def test_a_stranger_who_writes_into_the_topic_of_replies_stops_nobody(make: MakeDriver, tmp_path: Path) -> None:
+    folder = moving(make, tmp_path)
+    folder.put()
+
+    def write(_number: int) -> None:
+        for junk in (None, b"", b"junk"):
+            folder.driver.send_raw(folder.driver.names.replies, junk)
+
+    folder.looks(5, write)
+    assert folder.names() == ["done/a.txt"]
+
+
 def test_only_what_succeeded_is_deleted(make: MakeDriver, tmp_path: Path) -> None:
     folder = Folder(make, tmp_path, "input.after=delete", answer=refuses_bad)
     folder.put("good.txt")
@@ -364,8 +384,8 @@ def test_an_object_that_is_replaced_before_it_is_moved_is_played_too(make: MakeD
             folder.put(content="cherry\n")
 
     folder.looks(8, replace)
-    assert folder.asked == ["apple", "cherry", "pear"]
-    assert folder.names() == ["failed/a.txt"], "its output has the name of the first one's"
+    assert folder.asked == ["apple", "pear"], "its output has the name of the first one's, so nothing was asked"
+    assert folder.names() == ["failed/a.txt"]
     assert (tmp_path / "failed" / "a.txt").read_text() == "cherry\n"
 
 
@@ -390,8 +410,8 @@ def test_what_is_on_its_way_and_is_not_what_ran_is_taken_for_new(make: MakeDrive
     path.unlink()
     folder.put(f".a.txt.{execution}.moving", "cherry\n")
     folder.looks(5)
-    assert folder.asked == ["apple", "cherry", "pear"]
-    assert folder.names() == ["failed/a.txt"], "its output has the name of the first one's"
+    assert folder.asked == ["apple", "pear"], "its output has the name of the first one's, so nothing was asked"
+    assert folder.names() == ["failed/a.txt"]
 
 
 def test_a_place_that_cannot_be_written_is_told_once_and_tried_again(
@@ -406,6 +426,31 @@ def test_a_place_that_cannot_be_written_is_told_once_and_tried_again(
     folder.looks()
     assert folder.names() == ["done/a.txt"]
     assert folder.asked == ["apple", "pear"]
+
+
+@pytest.mark.parametrize("sends_before", range(3), ids=["submission", "second submission", "note of a move"])
+def test_a_broker_that_is_away_for_a_while_costs_time_only(
+    make: MakeDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: list[Any], sends_before: int
+) -> None:
+    folder = moving(make, tmp_path)
+    folder.put("a.txt")
+    folder.put("b.txt", "cherry\n")
+    sent: list[object] = []
+    send = submissions.send
+
+    def failing(*args: Any, timeout_s: float) -> None:
+        sent.append(args[-1])
+        if sends_before < len(sent) <= sends_before + 2:
+            raise LogUnavailable("nobody answers")
+        send(*args, timeout_s=timeout_s)
+
+    monkeypatch.setattr("streams.roles.object_source.send", failing)
+    folder.looks(10)
+    assert len(events(logged, "does not answer")) == 2
+    assert folder.asked == ["apple", "cherry", "pear"]
+    assert folder.names() == ["done/a.txt", "done/b.txt"]
+    moved = [fact for fact in folder.driver.facts() if isinstance(fact, InputMoved)]
+    assert len(moved) == 2
 
 
 def test_what_was_moved_starts_nothing_when_nobody_remembers_it(make: MakeDriver, tmp_path: Path) -> None:

@@ -66,7 +66,10 @@ class Misfit(ValueError):
             told = "; ".join(f"{'.'.join(map(str, each['loc'])) or 'value'}: {each['msg']}" for each in found)
         else:
             told = str(error)
-        return cls(f"not a {type_name}: {told}"[:MISFIT_CHARS_MAX])
+        told = f"not a {type_name}: {told}"[:MISFIT_CHARS_MAX]
+        return cls(
+            told.encode(errors="backslashreplace").decode()
+        )  # a name that is not UTF-8 must not break who tells it
 
 
 class PayloadType:

@@ -14,6 +14,7 @@ from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime, time
 from decimal import MAX_PREC, Context, Decimal
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from pydantic import AliasChoices, BaseModel, RootModel
@@ -155,7 +156,7 @@ def _kind(value: Any) -> type:
 
 
 def _below(where: str, name: object) -> str:
-    return f"{where}.{name}" if where else str(name)
+    return ".".join(part for part in (where, str(name)) if part)
 
 
 def no_number(value: Any, where: str = "") -> str | None:
@@ -181,7 +182,7 @@ def why_unwritable(value: Any, error: Exception) -> str:
     """What a serializer could not write, and where; without the value."""
     where = _unwritable(value, "")
     if where is not None:
-        return f"{where}: a text or bytes that are not UTF-8, or that JSON cannot hold"
+        return f"{where or 'value'}: a text or bytes that are not UTF-8, or that JSON cannot hold"
     found = re.search(r"field_name='([^']*)'", str(error))
     return f"{found[1] if found else 'value'}: not what the type says (was it changed after it was made?)"
 
@@ -192,11 +193,23 @@ def _unwritable(value: Any, where: str) -> str | None:
         found = _unwritable(part, _below(where, name))
         if found is not None:
             return found
+    return next((_below(where, name) for name, write in _writes(value) if _raises(write)), None)
+
+
+def _writes(value: Any) -> Iterator[tuple[str, Callable[[], object]]]:
+    """A value as a whole, or one field of a model at a time, as its serializer may not be what the field's type says."""
+    if isinstance(value, BaseModel):
+        for name in type(value).model_fields:
+            yield name, partial(value.model_dump_json, include={name}, warnings=False)
+    yield "", lambda: to_json(value)
+
+
+def _raises(write: Callable[[], object]) -> bool:
     try:
-        to_json(value)
+        write()
     except ValueError:
-        return where or "value"
-    return None
+        return True
+    return False
 
 
 # --- sets ----------------------------------------------------------------------------------------------------------------------------
@@ -295,7 +308,7 @@ def _quoted_number(number: _Number, value: Any, where: str, quoted: list[str]) -
         quoted.append(where)
         return str(number)
     if isinstance(value, int) and not isinstance(value, bool):
-        if number.is_lossy and Decimal(number) != value:
+        if Decimal(number) != value:
             raise Unfaithful(
                 f"{where}: {number[:40]} is no integer that a JSON number with a point or exponent can say"
             )

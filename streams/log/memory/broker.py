@@ -222,10 +222,6 @@ class Broker:
         number = self.draw() if key is None else murmur2(key) & 0x7FFFFFFF
         return number % len(topic.partitions)
 
-    def stamp(self, topic: MemoryTopic, sent_ms: int) -> int:
-        """The timestamp of a record that is appended now and was made at `sent_ms` by its producer's clock."""
-        return self.clock.now_ms() if topic.stamps else sent_ms
-
     def refusal(self, topic: MemoryTopic, key: bytes | None, size: int) -> LogError | None:
         """Why the broker would not store a record."""
         name = topic.spec.name

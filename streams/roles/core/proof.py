@@ -87,6 +87,7 @@ class SourceProof:
             SourceChanged: it may not be.
         """
         assert self._look is not None
+        before_each()  # the wait is ours, not a call's
         wait_tick(read_until_s)
         if not Look.of(self._path).same(self._look):
             self._compare_content(before_each)
