@@ -12,6 +12,8 @@ HEADER_INTERACTION_ID = "kawait-interaction-id"
 HEADER_RESUME_TOKEN = "kawait-resume-token"  # noqa: S105 - a header's name
 HEADER_RESPONSE_TOPIC = "kawait-response-topic"
 HEADER_TRACEPARENT = "traceparent"
+HEADER_PROBE = "kawait-probe"
+"""Of an empty record on `replies` by which a worker learns the broker's time; for nobody else."""
 HEADER_ERROR = "kawait-error"
 HEADER_TOPIC = "kawait-topic"
 HEADER_PARTITION = "kawait-partition"
@@ -112,7 +114,11 @@ class ProviderCompletion(msgspec.Struct, frozen=True, gc=False):
 
 
 class ContinuationCompletion(msgspec.Struct, frozen=True, gc=False):
-    """The continuation agent's answer for one item: its outputs, or its error."""
+    """The continuation agent's answer for one item: its outputs, or its error.
+
+    Attributes:
+        step_id: The step at which it failed, where that is known.
+    """
 
     execution_id: str
     unit_id: str
@@ -122,6 +128,7 @@ class ContinuationCompletion(msgspec.Struct, frozen=True, gc=False):
     error_code: str | None = None
     error_message: str | None = None
     retryable: bool = True
+    step_id: str | None = None
 
 
 class Continuation(msgspec.Struct, frozen=True, gc=False):

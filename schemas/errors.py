@@ -5,7 +5,9 @@
     │   ├── PipelineError           pipeline.yaml: every problem at once, with file and line
     │   ├── TopicMismatch           a topic is missing or has other settings than the pipeline needs
     │   ├── StateDirectoryHeld      another process holds the state directory
-    │   └── FormatUnknown           state that another version wrote, in a format that this one does not read
+    │   ├── FormatUnknown           state that another version wrote, in a format that this one does not read
+    │   ├── OffsetsLost             a committed offset is gone, and where to go on is not ours to guess
+    │   └── StartRefused            what is recorded of the application does not allow this start
     ├── StateBroken                 the disk does not give back what was written: the worker ends, its next start rebuilds
     ├── PeerError                   the outside sent something illegal: quarantine the record, go on
     │   ├── PoisonRecord            not decodable: to the dead-letter topic
@@ -82,6 +84,14 @@ class StateDirectoryHeld(UsageError):
 
 class FormatUnknown(UsageError):
     """State was written in a format that this version does not read."""
+
+
+class OffsetsLost(UsageError):
+    """A partition had a committed offset and has none any more."""
+
+
+class StartRefused(UsageError):
+    """What is recorded of the application, or what became of its topics, does not allow this start."""
 
 
 class StateBroken(KawaitError):

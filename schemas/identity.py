@@ -45,6 +45,11 @@ def interaction_id(unit: str, item_index: int | None) -> str:
     return f"{unit}.{UNARY if item_index is None else item_index}"
 
 
+def letter_id(interaction: str, attempt: int) -> str:
+    """The dead letter of one item that failed for good at this attempt; the same again is the same letter."""
+    return str(uuid.uuid5(NAMESPACE, f"letter\0{interaction}\0{attempt}"))
+
+
 def execution_of(unit: str) -> str:
     """The execution that a unit belongs to."""
     return _parts(unit)[0]

@@ -25,6 +25,25 @@ GATHER_RATE_MAX = 10_000
 """A batch gathers for up to so many seconds where its role writes so many records a second or more, and proportionally less below:
 at 16 requests in flight 1 ms, at one next to nothing."""
 
+RINGS_SHARE = 8
+"""One such part of a batch is for due timers while records wait: kept for them, so that a backlog starves none, and no more, so that
+thousands at once hold up nobody."""
+
+BESIDE_MS = 1_000
+"""Shortest time between two looks at what a task's due deadlines wait for, and between two commits of positions that no record moved."""
+
+GATE_SHUT_TOLD_MS = 60_000
+"""A deadline that is held back so long by answers that were not taken over yet is told (`kawait_deadlines_held`)."""
+
+PROBE_EVERY_MS = 60_000
+"""How often a worker asks for the broker's time."""
+
+CLOCK_DIFFERENCE_TOLD_MS = 1_000
+"""A worker whose clock is so far from the broker's says so."""
+
+CLOCK_DIFFERENCE_MS_MAX = 300_000
+"""A worker whose clock is farther from the broker's does not run."""
+
 PAYLOAD_BYTES_MAX = 4 * 1024 * 1024
 """Largest request, completion or step output, encoded."""
 
@@ -66,6 +85,9 @@ SLICE_ITEMS = 2_000
 
 PULL_ITEMS_MAX = 2_000
 """Source items read in one go."""
+
+COUNTED_KEYS_MAX = 2_000_000
+"""Idempotency keys of all open streams that a worker keeps in memory to tell repeats; beyond it a stream counts in a temporary file."""
 
 CHUNK_ITEMS_MAX = 2_048
 """Items that one suffix job runs one after another on the worker pool."""

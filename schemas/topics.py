@@ -15,8 +15,9 @@ from schemas.errors import UsageError
 RoleName = Literal["core", "ingress", "continuation", "egress", "http", "cli", "everybody"]
 """Who touches a topic: the roles of a worker, the command line, or anybody who may read."""
 
-Spread = Literal["home", "any"]
-"""`home`: co-partitioned, exactly `kafka.partitions`, for life. `any`: made with as many, but every number works."""
+Spread = Literal["home", "any", "one"]
+"""`home`: co-partitioned, at least `kafka.partitions`, which are used for life. `any`: made with as many, but every number works. `one`: a
+single partition, so that all that is said is in one order."""
 
 _DAY_MS = 86_400_000
 
@@ -40,6 +41,8 @@ _CHANGELOG: Mapping[str, str] = {
     "segment.ms": str(6 * 3_600_000),
     "min.cleanable.dirty.ratio": "0.2",
 }
+
+_APPLICATION: Mapping[str, str] = {"cleanup.policy": "compact"}
 
 _WORK: Mapping[str, str] = {"cleanup.policy": "delete", "retention.ms": str(WORK_RETENTION_MS)}
 
@@ -100,8 +103,13 @@ TOPICS: tuple[Topic, ...] = (
         key="reply id, or execution id where nobody gave one",
         value="ExecutionOutcome",
         spread="any",
-        # Retention removes whole closed segments, so segments must be shorter than it.
-        config={"cleanup.policy": "delete", "retention.ms": str(REPLIES_RETENTION_MS), "segment.ms": "600000"},
+        # Retention removes whole closed segments, so segments must be shorter than it. Workers ask it for the broker's time.
+        config={
+            "cleanup.policy": "delete",
+            "retention.ms": str(REPLIES_RETENTION_MS),
+            "segment.ms": "600000",
+            "message.timestamp.type": "LogAppendTime",
+        },
         writers=("core",),
         readers=("http", "cli"),
     ),
@@ -133,6 +141,15 @@ TOPICS: tuple[Topic, ...] = (
         writers=("core", "ingress", "continuation", "egress"),
         readers=("http", "cli", "everybody"),
     ),
+    Topic(
+        suffix="application",
+        key="what is said",
+        value="JSON: releases, partitions, topics taken up",
+        spread="one",
+        config=_APPLICATION,
+        writers=("core", "ingress", "continuation", "cli"),
+        readers=("core", "ingress", "continuation", "http", "cli"),
+    ),
     _changelog("executions", "execution id"),
     _changelog("units", "unit id"),
     _changelog("interactions", "unit id and item index"),
@@ -151,6 +168,7 @@ class TopicSettings(NamedTuple):
         config: Kafka's own names.
         spread: Whether another number of partitions is a mismatch.
         bytes_min: Smallest `max.message.bytes` that works.
+        optional: Names in `config` that one which exists already may have otherwise; `remarks` tells.
     """
 
     name: str
@@ -159,6 +177,7 @@ class TopicSettings(NamedTuple):
     config: Mapping[str, str]
     spread: Spread = "any"
     bytes_min: int = 0
+    optional: frozenset[str] = frozenset()
 
 
 def topic_name(app: str, suffix: str) -> str:
@@ -167,7 +186,13 @@ def topic_name(app: str, suffix: str) -> str:
 
 
 def catalogue(
-    app: str, *, partitions: int, replication_factor: int, facts_retention_ms: int, external: Iterable[str] = ()
+    app: str,
+    *,
+    partitions: int,
+    replication_factor: int,
+    facts_retention_ms: int,
+    external: Iterable[str] = (),
+    responses: Iterable[str] = (),
 ) -> list[TopicSettings]:
     """Every topic that an application needs, own ones first.
 
@@ -177,6 +202,7 @@ def catalogue(
         replication_factor: `kafka.replicationFactor`; -1 leaves it to the broker.
         facts_retention_ms: `retention.facts`, for facts, refusals and dead letters; -1 keeps them for ever.
         external: Names of the request and response topics of steps, of topic sources and outputs; doubles are one.
+        responses: Those of them that bring answers.
 
     Raises:
         UsageError: A name that Kafka does not take, or a number of partitions below 1.
@@ -186,7 +212,7 @@ def catalogue(
     own = [
         TopicSettings(
             name=topic_name(app, topic.suffix),
-            partitions=partitions,
+            partitions=1 if topic.spread == "one" else partitions,
             replication_factor=replication_factor,
             config=_config(topic.config, replication_factor, facts_retention_ms if topic.config is _KEPT else None),
             spread=topic.spread,
@@ -194,8 +220,9 @@ def catalogue(
         )
         for topic in TOPICS
     ]
+    answered = frozenset(responses)
     found = [
-        external_topic(name, partitions=partitions, replication_factor=replication_factor)
+        external_topic(name, partitions=partitions, replication_factor=replication_factor, response=name in answered)
         for name in dict.fromkeys(external)
         if name not in {settings.name for settings in own}
     ]
@@ -204,10 +231,18 @@ def catalogue(
     return own + found
 
 
-def external_topic(name: str, *, partitions: int, replication_factor: int) -> TopicSettings:
-    """A topic that the outside shares with us: made when it is missing, and taken with any number of partitions."""
-    config = _config({"cleanup.policy": "delete"}, replication_factor, None)
-    return TopicSettings(name, partitions, replication_factor, config, "any", EXTERNAL_BYTES_MIN)
+_STAMP = "message.timestamp.type"
+
+
+def external_topic(name: str, *, partitions: int, replication_factor: int, response: bool = False) -> TopicSettings:
+    """A topic that the outside shares with us: made when it is missing, and taken with any number of partitions.
+
+    A `response` topic is made with LogAppendTime, which says whether an answer came in time. One that keeps its senders' times is taken too.
+    """
+    own = {"cleanup.policy": "delete", **({_STAMP: "LogAppendTime"} if response else {})}
+    config = _config(own, replication_factor, None)
+    optional = frozenset({_STAMP}) if response else frozenset()
+    return TopicSettings(name, partitions, replication_factor, config, "any", EXTERNAL_BYTES_MIN, optional)
 
 
 def _config(config: Mapping[str, str], replication_factor: int, retention_ms: int | None) -> dict[str, str]:
@@ -244,7 +279,7 @@ def mismatches(spec: TopicSettings, actual_partitions: int, actual_config: Mappi
     """
     actual = {**_KAFKA_DEFAULTS, **actual_config}
     found = []
-    if spec.spread == "home" and actual_partitions != spec.partitions:
+    if spec.spread == "home" and actual_partitions < spec.partitions:
         found.append(
             f"{spec.name} has {actual_partitions} partitions, not {spec.partitions}; the number is fixed for life: "
             f"set kafka.partitions to {actual_partitions}, or use another app name and let `kawait topics` make its topics"
@@ -253,10 +288,10 @@ def mismatches(spec: TopicSettings, actual_partitions: int, actual_config: Mappi
     if {part.strip() for part in actual["cleanup.policy"].split(",")} != {policy}:
         loss = "records would be lost by " + ("age" if policy == "compact" else "compaction")
         found.append(_alter(spec.name, "cleanup.policy", actual["cleanup.policy"], policy, loss))
-    stamp = spec.config.get("message.timestamp.type")
-    if stamp and actual["message.timestamp.type"] != stamp:
+    stamp = spec.config.get(_STAMP)
+    if stamp and actual[_STAMP] != stamp and _STAMP not in spec.optional:
         why = "deadlines are judged by the broker's clock"
-        found.append(_alter(spec.name, "message.timestamp.type", actual["message.timestamp.type"], stamp, why))
+        found.append(_alter(spec.name, _STAMP, actual[_STAMP], stamp, why))
     if int(actual["max.message.bytes"]) < spec.bytes_min:
         why = f"records may have {spec.bytes_min} bytes"
         wanted = spec.config["max.message.bytes"]
@@ -266,6 +301,15 @@ def mismatches(spec: TopicSettings, actual_partitions: int, actual_config: Mappi
         why = "a worker that was away for hours would miss deletions"
         found.append(_alter(spec.name, "delete.retention.ms", actual["delete.retention.ms"], tombstones, why))
     return found
+
+
+def remarks(spec: TopicSettings, actual_config: Mapping[str, str]) -> list[str]:
+    """What is not as it would be made about a topic that will do nevertheless, each with what follows and what to do about it."""
+    stamp, actual = spec.config.get(_STAMP), {**_KAFKA_DEFAULTS, **actual_config}[_STAMP]
+    if _STAMP not in spec.optional or stamp is None or actual == stamp:
+        return []
+    why = "nobody can say when an answer came in, so every answer is in time until its deadline has rung"
+    return [_alter(spec.name, _STAMP, actual, stamp, why)]
 
 
 def _alter(topic: str, name: str, actual: str, wanted: str, why: str) -> str:

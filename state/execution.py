@@ -11,6 +11,7 @@ Records are arrays in the tables, the number of their format first: append field
 
 from __future__ import annotations
 
+import hashlib
 from enum import StrEnum
 
 import msgspec
@@ -89,6 +90,7 @@ class ExecutionRecord(msgspec.Struct, frozen=True, gc=False, array_like=True, ta
         supplements: Publications that added what was left out of an earlier one.
         cursor: Slices of its output that were handed over.
         moved_to: Where its input object was moved after its end; empty: deleted.
+        input_digest: Of the input as it was submitted; empty once it is forgotten.
         forgotten: Retention let it go: a stub that knows id, status and end, so that its object or record starts nothing again.
     """
 
@@ -129,6 +131,7 @@ class ExecutionRecord(msgspec.Struct, frozen=True, gc=False, array_like=True, ta
     cursor: int = 0
     moved_to: str | None = None
     forgotten: bool = False
+    input_digest: bytes = b""
 
     @property
     def is_terminal(self) -> bool:
@@ -176,7 +179,13 @@ def _submitted(fact: facts.RunSubmitted, status: ExecutionStatus) -> ExecutionRe
         door=fact.door,
         root_execution_id=fact.root_execution_id,
         parent_interaction_id=fact.parent_interaction_id,
+        input_digest=digest_of(fact.input),
     )
+
+
+def digest_of(payload: bytes) -> bytes:
+    """16 bytes that tell one canonical payload from another."""
+    return hashlib.blake2b(payload, digest_size=16).digest()
 
 
 def _stub(record: ExecutionRecord) -> ExecutionRecord:

@@ -7,7 +7,7 @@ Counters only, never key sets, so that the row stays small however many items th
     outputs      continuation completions: items whose outputs are stored, or that were skipped
     skipped      items among them that were left out
     failed       items whose suffix failed for good; `failures` names the first of them
-    completed    provider completions; a gate of the suspending path, untouched while the unit is live (DESIGN 7)
+    completed    provider completions, none of an item that expired; a gate of the suspending path, untouched while the unit is live (DESIGN 7)
     expected     gate, with dispatch_complete: set once, when dispatch is closed
     source_count no gate: the stream has ended, recovery never reads the source again
 
@@ -104,6 +104,16 @@ class UnitRecord(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=FOR
         """Whether anything of it can still happen."""
         return self.status is _OPEN
 
+    @property
+    def settled(self) -> int:
+        """Items of which nothing more is to come: outputs stored, left out, or failed for good."""
+        return self.outputs + self.failed
+
+    @property
+    def succeeded(self) -> int:
+        """Items whose outputs are stored."""
+        return self.outputs - self.skipped
+
 
 def evolve(record: UnitRecord | None, fact: Fact) -> UnitRecord:
     """The record after `fact`.
@@ -147,10 +157,8 @@ def _admitted(record: UnitRecord, _fact: facts.BoundaryCompletionAdmitted) -> Un
     return record if record.live else _replace(record, completed=record.completed + 1)
 
 
-def _timed_out(record: UnitRecord, fact: facts.InteractionTimedOut) -> UnitRecord:
-    if fact.resolution != "skip" or record.live:
-        return record
-    return _replace(record, completed=record.completed + 1)
+def _timed_out(record: UnitRecord, _fact: facts.InteractionTimedOut) -> UnitRecord:
+    return record  # an item that is left out is a continuation completion, never a provider's
 
 
 def _source_ended(record: UnitRecord, fact: facts.SourceEnded) -> UnitRecord:

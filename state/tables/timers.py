@@ -82,6 +82,19 @@ class TimerIndex:
         due_ms = self._due.get(key)
         return due_ms is not None and due_ms <= at_ms
 
+    def any_due(self, at_ms: int) -> bool:
+        """Whether one is due by a moment."""
+        first_ms = self.next_ms()
+        if first_ms is None or first_ms > at_ms:
+            return False
+        if first_ms + BUCKET_MS <= at_ms:
+            return True
+        return any(self._due[key] <= at_ms for key in self._buckets[first_ms // BUCKET_MS])
+
+    def count_due(self, now_ms: int) -> int:
+        """How many are due, by buckets."""
+        return sum(len(keys) for bucket, keys in self._buckets.items() if bucket * BUCKET_MS <= now_ms)
+
     def due(self, now_ms: int, limit: int) -> list[bytes]:
         """At most `limit` keys that are due, earliest buckets first; they stay armed until their row says otherwise."""
         found: list[bytes] = []

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 from schemas import limits
 from schemas.envelopes import ContinuationCompletion
 from schemas.errors import CallTimeout
-from streams.author.errors import StepProcessEnded, describe_error
+from streams.author.errors import StepProcessEnded, describe_error, failed_step_of
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -111,6 +111,7 @@ def completion_of(
             error_code=code,
             error_message=message,
             retryable=retryable,
+            step_id=failed_step_of(result),
         )
     return ContinuationCompletion(
         execution_id=execution_id, unit_id=unit_id, item_index=item_index, attempt=attempt, outputs=result

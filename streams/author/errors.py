@@ -16,10 +16,12 @@ class StepFailed(StepError):
     Attributes:
         code: Of a `StepError` its own; WRONG_OUTPUT for a value of another type; else STEP_FAILED.
         retryable: What the step's `retry` and the error say.
+        step_id: The step whose function it was.
     """
 
     def __init__(self, step: RunStep, error: Exception) -> None:
         self.code = _code(error)
+        self.step_id = step.step_id
         own = getattr(error, "retryable", True) if isinstance(error, StepError) else True
         self.retryable = own and step.retry.is_retryable(error)
         super().__init__(f"step {step.step_id}: {type(error).__name__}: {error}")
@@ -60,6 +62,11 @@ def describe_error(error: BaseException) -> tuple[str, str, bool]:
     if isinstance(error, Misfit):
         return "WRONG_OUTPUT", f"a step gave what is {error}", True
     return "STEP_FAILED", f"{type(error).__name__}: {error}", True
+
+
+def failed_step_of(error: BaseException) -> str | None:
+    """The id of the step at which an item failed; None: nobody knows, as when the whole suffix took too long."""
+    return getattr(error, "step_id", None)
 
 
 class StepProcessEnded(StepError):

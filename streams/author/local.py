@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 
 from schemas import limits
 from streams.author.calls import BeforeEach, Items, StreamRequest, SuffixResult
+from streams.author.key_counts import KeyBudget, KeyCounts
 from streams.author.segments import flow, run_segment, run_steps
 from streams.author.shaping import shape
 from streams.author.suffixes import Suffixes
-from topologies.pipeline.items import SourceItem, idempotency_key
+from topologies.pipeline.items import Keys, SourceItem, idempotency_key, repeated_key
 from topologies.pipeline.model import Pipeline
 from topologies.pipeline.shapes import Shape, Unshaped
 
@@ -36,7 +38,8 @@ class LocalItems:
         return pulled, self._ahead is None
 
     def close(self) -> None:
-        """Nothing to free."""
+        """Let go what the stream keeps, as soon as a pull under way is over."""
+        self._items = iter(())
 
 
 class LocalAuthor:
@@ -45,6 +48,7 @@ class LocalAuthor:
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
         self._suffixes = Suffixes(pipeline)
+        self._budget = KeyBudget()
         self._awaits = {step.index: step for step in pipeline.await_steps}
 
     def project(self, answers: Sequence[Unshaped], shapes: list[Shape], before_each: BeforeEach) -> None:
@@ -69,8 +73,17 @@ class LocalAuthor:
         kind = pipeline.item_type(asked.first)
         steps = run_steps(pipeline, asked.first, asked.await_index)
         to_json = step.input.to_json
-        for index, value in enumerate(flow(steps, map(kind.validate_json, asked.payloads))):
-            yield SourceItem(to_json(value), idempotency_key(step, asked.execution_id, value, index))
+        values = enumerate(flow(steps, map(kind.validate_json, asked.payloads)))
+        if not step.idempotency_key_fields:
+            for index, value in values:
+                yield SourceItem(to_json(value), idempotency_key(step, asked.execution_id, value, index))
+            return
+        key_of = Keys(step).of
+        with closing(KeyCounts(self._budget)) as counts:
+            for _, value in values:
+                key = key_of(value)
+                number = counts.number(key)
+                yield SourceItem(to_json(value), key if number == 1 else repeated_key(key, number))
 
     def run_segment(self, first: int, stop: int, payloads: Sequence[bytes], *, many: bool) -> tuple[bytes, bool]:
         """As `streams.author.segments.run_segment`."""

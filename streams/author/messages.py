@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from streams.author.calls import StreamRequest, SuffixResult
-from streams.author.errors import describe_error
+from streams.author.errors import describe_error, failed_step_of
 from topologies.pipeline.items import SourceItem
 from topologies.pipeline.shapes import Shape, Shaped, Unshaped
 
@@ -18,6 +18,7 @@ class StepFailure(msgspec.Struct, frozen=True, tag=True):
     code: str
     message: str
     retryable: bool
+    step_id: str | None = None
 
 
 class ProjectCall(msgspec.Struct, frozen=True, tag=True):
@@ -99,7 +100,7 @@ def shape_sent(shape: Shape) -> ShapeSent:
 
 def outcome_sent(outcome: SuffixResult) -> list[bytes] | StepFailure:
     """An outcome in the form that is sent."""
-    return outcome if isinstance(outcome, list) else StepFailure(*describe_error(outcome))
+    return outcome if isinstance(outcome, list) else StepFailure(*describe_error(outcome), failed_step_of(outcome))
 
 
 READY: Final = b"r"

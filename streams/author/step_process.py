@@ -64,6 +64,7 @@ class StepsFailed(StepError):
     def __init__(self, failed: StepFailure) -> None:
         self.code = failed.code
         self.retryable = failed.retryable
+        self.step_id = failed.step_id
         super().__init__(failed.message)
 
 

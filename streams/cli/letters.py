@@ -63,7 +63,7 @@ def refusals(
     since_ms = parse_since(since, SystemClock().now_ms())
     with views_of(name, bootstrap, config_file) as views:
         found = views.refusals(limit=limit, reason=reason, since_ms=since_ms)
-    columns = ("time", "reason", "interaction", "step", "owner", "detail", "payload")
+    columns = ("time", "reason", "interaction", "step", "owner", "detail", "payload", "kept")
     _list(found, columns, _refusal_row, as_json=as_json, empty=f"no refused answers in {name}")
 
 
@@ -78,12 +78,13 @@ def _refusal_row(found: Found) -> tuple[str, ...]:
         refusal.owner or "-",
         refusal.detail,
         payload_text(refusal.payload, limit=DETAIL_CHARS),
+        "yes" if refusal.kept else "",
     )
 
 
 @click.group()
 def dlq() -> None:
-    """Dead letters: executions that failed for good, and records that nobody could read."""
+    """Dead letters: executions that failed for good, items that were left out, and records that nobody could read."""
 
 
 @dlq.command("list")
@@ -128,7 +129,7 @@ def _letter_row(found: Found) -> tuple[str, ...]:
         time_text(letter.at_ms),
         letter.kind,
         letter.reason,
-        letter.execution_id or "-",
+        letter.interaction_id or letter.execution_id or "-",
         _origin(letter),
         payload_text(letter.detail.encode(), limit=2 * DETAIL_CHARS),
     )
@@ -147,8 +148,8 @@ def _origin(letter: DeadLetter) -> str:
 def dlq_show(
     words: tuple[str, ...], app: str | None, bootstrap: str | None, config_file: Path | None, *, as_json: bool
 ) -> None:
-    """Show one dead letter: ID is that of the list, or an execution's."""
-    name, text = options.app_and_id(words, app, "dead letter ID (see `dlq list`) or execution ID")
+    """Show one dead letter: ID is that of the list, an execution's, an interaction's or the letter's own."""
+    name, text = options.app_and_id(words, app, "dead letter ID (see `dlq list`), execution ID or interaction ID")
     with views_of(name, bootstrap, config_file) as views:
         found = views.dead_letter(text)
     if found is None:
@@ -172,6 +173,9 @@ def dlq_show(
             ("detail", letter.detail),
             ("execution", letter.execution_id or ""),
             ("step", letter.step_id or ""),
+            ("item", "" if letter.item_index is None else str(letter.item_index)),
+            ("interaction", letter.interaction_id or ""),
+            ("letter", letter.letter_id or ""),
             ("origin", _origin(letter) if letter.origin_topic else ""),
             ("key", payload_text(letter.key)),
             ("value", payload_text(letter.value)),

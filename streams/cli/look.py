@@ -66,15 +66,18 @@ def _show_execution(view: ExecutionView, *, as_json: bool) -> None:
         (
             ("execution", execution.execution_id),
             ("status", status_text(str(execution.status))),
-            ("step", _step(execution)),
+            ("step", "" if execution.forgotten else _step(execution)),
             ("parked at", execution.await_unit_id or "" if str(execution.status) == "WAITING_EXTERNAL" else ""),
             ("pipeline", execution.pipeline),
             ("tenant", execution.tenant_id if execution.tenant_id != "default" else ""),
             ("key", execution.submission_key),
-            ("submitted", time_text(execution.submitted_at_ms)),
-            ("updated", time_text(execution.updated_at_ms)),
+            ("submitted", "" if execution.forgotten else time_text(execution.submitted_at_ms)),
+            ("ended" if execution.forgotten else "updated", time_text(execution.updated_at_ms)),
+            ("known", "no more than this: retention.executions is over" if execution.forgotten else ""),
+            ("input moved to", execution.moved_to or ""),
             ("due", time_text(execution.due_ms)),
             ("error", _error(execution)),
+            ("items", _items(view.units)),
             ("result", payload_text(execution.result, limit=400)),
             *(("output", path) for path in execution.outputs),
         )
@@ -82,7 +85,7 @@ def _show_execution(view: ExecutionView, *, as_json: bool) -> None:
     if view.units:
         out().print()
         print_rows(
-            ("unit", "step", "status", "path", "dispatched", "outputs", "opened"),
+            ("unit", "step", "status", "path", "dispatched", "succeeded", "skipped", "failed", "opened"),
             [_unit_row(unit) for unit in view.units],
             empty="",
         )
@@ -101,18 +104,26 @@ def _error(execution: ExecutionRecord) -> Text:
     return Text(f"{execution.error_code}: {execution.error_message}", style="red")
 
 
+def _items(units: list[UnitRecord]) -> str:
+    """How the items of the streams went, all together."""
+    streams = [unit for unit in units if unit.itemised]
+    skipped, failed = sum(unit.skipped for unit in streams), sum(unit.failed for unit in streams)
+    more = [f"{count} {what}" for count, what in ((skipped, "skipped"), (failed, "failed")) if count]
+    return ", ".join([f"{sum(unit.succeeded for unit in streams)} succeeded", *more]) if streams else ""
+
+
 def _unit_row(unit: UnitRecord) -> tuple[str | Text, ...]:
     total = unit.source_count if unit.source_count is not None else unit.expected
     dispatched = f"{unit.dispatched}" if total is None else f"{unit.dispatched} of {total}"
     path = "live" if unit.live else "suspending"
-    outputs = str(unit.outputs) if unit.itemised else ""
+    counts = (unit.succeeded, unit.skipped, unit.failed)
     return (
         f".{unit.step_number}",
         unit.step_id,
         status_text(str(unit.status)),
         path,
         dispatched,
-        outputs,
+        *(str(count) if unit.itemised else "" for count in counts),
         time_text(unit.opened_at_ms),
     )
 
@@ -133,8 +144,13 @@ def execution_json(view: ExecutionView) -> dict[str, Any]:
         "updatedAtEpochMs": execution.updated_at_ms,
         "nextDueAtEpochMs": execution.due_ms,
         "sourceName": execution.source_name,
+        "inputMovedTo": execution.moved_to,
+        "forgotten": execution.forgotten,
         "errorCode": execution.error_code,
         "errorMessage": execution.error_message,
+        "succeeded": sum(unit.succeeded for unit in view.units if unit.itemised),
+        "skipped": sum(unit.skipped for unit in view.units),
+        "failed": sum(unit.failed for unit in view.units),
         "result": payload_json(execution.result),
         "outputs": execution.outputs,
         "units": [struct_json(unit) for unit in view.units],
@@ -163,9 +179,11 @@ def _show_interaction(view: InteractionView, *, as_json: bool) -> None:
             ("completed", time_text(row.completed_at_ms)),
             ("actor", row.actor or ""),
             ("refused", f"{row.refusals} answers" if row.refusals else ""),
+            ("late answer", payload_text(row.late.answer) if row.late else ""),
             ("request", payload_text(row.request)),
             ("completion", payload_text(row.completion)),
             ("item", f"{item.status}, attempt {item.attempt}" if item else ""),
+            ("dead letter", (item.letter_id or "") if item else ""),
             *(("output", payload_text(payload)) for payload in (item.outputs if item else [])),
             (
                 "error",

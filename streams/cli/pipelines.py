@@ -17,6 +17,7 @@ from streams.clock import SystemClock
 from streams.worker.topics import ensure_topics, pipeline_acls, topic_settings
 from topologies.pipeline.describing import describe as described
 from topologies.pipeline.describing import mermaid as drawn
+from topologies.pipeline.describing import notes
 from topologies.pipeline.model import Pipeline
 
 logger = structlog.get_logger("kawait.topics")
@@ -55,6 +56,8 @@ def check(
     click.echo(
         f"{pipeline} is valid: {loaded.name}, {len(loaded.steps)} steps, {awaits} await{'' if awaits == 1 else 's'}"
     )
+    for note in notes(loaded):
+        click.echo(f"note: {note}")
 
 
 @click.command()

@@ -125,6 +125,8 @@ def _json_of(name: str, value: Any) -> Any:
         return None if value is None else "***"
     if isinstance(value, bytes):
         return payload_json(value)
+    if isinstance(value, msgspec.Struct):
+        return struct_json(value)
     if isinstance(value, list):
         return [_json_of("", part) for part in value]
     return value

@@ -92,6 +92,8 @@ def outcome_json(outcome: Outcome) -> dict[str, object]:
         line["result"] = outcome.result
     if outcome.error_code is not None:
         line |= {"errorCode": outcome.error_code, "errorMessage": outcome.error_message}
+    if outcome.items_skipped:
+        line |= {"succeeded": outcome.items_succeeded, "skipped": outcome.items_skipped}
     if outcome.duplicate:
         line["duplicate"] = True
     return line
@@ -101,6 +103,11 @@ def _explain(outcome: Outcome) -> None:
     """What became of it, for people: outputs and result on stdout, the rest beside it."""
     if outcome.status is None:
         return
+    if outcome.items_skipped:
+        left_out = (
+            f"{outcome.items_skipped} of {outcome.items_skipped + (outcome.items_succeeded or 0)} items were left out"
+        )
+        news().print(left_out, style="yellow", markup=False, soft_wrap=True)
     if outcome.succeeded:
         for name in outcome.outputs:
             click.echo(name)

@@ -17,9 +17,10 @@ from streams.log.memory.log import MemoryLog
 from streams.log.seam import Log, TopicPartition
 from streams.process.interpreter import SWITCH_INTERVAL_S
 from streams.telemetry.metrics import Metrics
+from streams.worker.application import take_up
 from streams.worker.assembly import Assembly
 from streams.worker.run import serve
-from streams.worker.topics import ensure_topics, verify_topics
+from streams.worker.topics import ensure_topics
 from topologies.pipeline.model import Pipeline
 
 READY_TIMEOUT_S = 30.0
@@ -103,12 +104,12 @@ def _start_worker(stage: MemoryStage, instance: str) -> threading.Event:
         stores=MemoryStoreFactory(),
         instance=instance,
         static=True,
-        topic_ids=verify_topics(stage.pipeline, stage.log),
+        taken_up=take_up(stage.pipeline, stage.log),
         metrics=Metrics(),
         wait=stage.stop.wait,
     ).build()
     stop = stage.stop
-    stage.start(instance, lambda: serve(worker, stage.pipeline, stage.log, stop, on_ready=ready.set))
+    stage.start(instance, lambda: serve(worker, stage.pipeline, stage.log, stop, SystemClock(), on_ready=ready.set))
     return ready
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -14,7 +15,7 @@ import msgspec
 
 from schemas import codec
 from schemas.envelopes import ExecutionOutcome, SubmitCommand
-from schemas.errors import LogUnavailable
+from schemas.errors import LogUnavailable, PoisonRecord
 from schemas.names import Names
 from state.execution import TERMINAL
 from streams.clock import Clock, SystemClock
@@ -40,6 +41,8 @@ class Outcome:
         duplicate: The same submission was there before.
         result: The result, decoded from JSON, of a pipeline without an output.
         outputs: Names of what was published.
+        items_succeeded, items_skipped: Of the stream that the execution ended with: items whose outputs are stored, and items that were
+            left out; None where it ended without one.
     """
 
     execution_id: str
@@ -49,6 +52,8 @@ class Outcome:
     outputs: Sequence[str] = ()
     error_code: str | None = None
     error_message: str | None = None
+    items_succeeded: int | None = None
+    items_skipped: int | None = None
 
     @property
     def succeeded(self) -> bool:
@@ -106,7 +111,22 @@ class Outcomes:
 
     def __exit__(self, *_exc_info: object) -> None:
         """Free the reader."""
+        self.close()
+
+    def close(self) -> None:
+        """Free the reader."""
         self._reader.close()
+
+    def heard(self) -> list[ExecutionOutcome]:
+        """What was told since the last call, of all executions; waits for no more."""
+        found: list[ExecutionOutcome] = []
+        while records := self._reader.poll(POLL_RECORDS, POLL_S):
+            for record in records:
+                with suppress(PoisonRecord):  # a probe of the broker's time; or somebody else wrote into our topic
+                    told = codec.decode(record.value)
+                    if isinstance(told, ExecutionOutcome):
+                        found.append(told)
+        return found
 
     def wait(
         self,
@@ -130,6 +150,8 @@ class Outcomes:
         limit_s = self._clock.monotonic_s() + timeout_s
         while missing:
             for record in self._reader.poll(POLL_RECORDS, POLL_S):
+                if not record.value:  # a worker's probe of the broker's time
+                    continue
                 told = codec.decode(record.value)
                 if isinstance(told, ExecutionOutcome) and told.execution_id in missing:
                     self._take(told, ended)
@@ -155,4 +177,6 @@ class Outcomes:
             outputs=tuple(told.outputs),
             error_code=told.error_code,
             error_message=told.error_message,
+            items_succeeded=told.succeeded,
+            items_skipped=told.skipped,
         )

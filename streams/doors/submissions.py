@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from pathlib import Path
 from typing import Any
@@ -26,10 +27,38 @@ def command_for_object(
     """The submission of one object: its place and content make the key, so a re-listed object is a duplicate (BEHAVIOUR 4.12).
 
     Another `key` is another execution of the same object: what an operator wants after a failure.
+
+    Raises:
+        UsageError: the object is not of the pipeline's input type.
     """
-    key = submission_key(identity) if key is None else key
-    described = {"path": identity.path, "name": identity.name, "size": identity.size, "sha256": identity.sha256}
-    payload, _ = _canonical(pipeline, msgspec.json.encode(described), f"object {identity.path}")
+    payload, _ = _canonical(pipeline, _described(identity), f"object {identity.path}")
+    return _object_command(pipeline, identity, payload, submission_key(identity) if key is None else key, tenant)
+
+
+def command_for_listed(pipeline: Pipeline, identity: ObjectIdentity, *, reply_id: str) -> SubmitCommand:
+    """The submission of an object that nobody hands in: one that is not of the input type becomes an execution that fails."""
+    payload = _described(identity)
+    with contextlib.suppress(UsageError):
+        payload, _ = _canonical(pipeline, payload, "the object")
+    command = _object_command(pipeline, identity, payload, submission_key(identity), DEFAULT_TENANT)
+    return msgspec.structs.replace(command, reply_id=reply_id)
+
+
+def id_of_listed(pipeline: Pipeline, identity: ObjectIdentity) -> str:
+    """The execution of an object that is listed."""
+    return execution_id(DEFAULT_TENANT, pipeline.name, submission_key(identity))
+
+
+def _described(identity: ObjectIdentity) -> bytes:
+    """What the first step gets."""
+    return msgspec.json.encode(
+        {"path": identity.path, "name": identity.name, "size": identity.size, "sha256": identity.sha256}
+    )
+
+
+def _object_command(
+    pipeline: Pipeline, identity: ObjectIdentity, payload: bytes, key: str, tenant: str
+) -> SubmitCommand:
     return SubmitCommand(
         execution_id=execution_id(tenant, pipeline.name, key),
         tenant_id=tenant,
@@ -41,6 +70,7 @@ def command_for_object(
         source_sha256=identity.sha256,
         origin="object",
         source_path=identity.path,
+        source_stamp=identity.look.stamp if identity.look is not None else None,
     )
 
 

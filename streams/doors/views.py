@@ -141,7 +141,8 @@ class Views:
     def trace(self, wanted: Target) -> Iterator[Fact]:
         """The facts of an execution, or those about one interaction of it, in the order in which they were committed."""
         view = self.execution(wanted.execution_id)
-        since_ms = view.execution.submitted_at_ms - CLOCK_SKEW_MS if view is not None else None
+        known = view.execution if view is not None and not view.execution.forgotten else None
+        since_ms = known.submitted_at_ms - CLOCK_SKEW_MS if known is not None else None
         key = wanted.execution_id.encode()
         for record in read(self._log, [self._home(self._names.facts, wanted.execution_id)], since_ms=since_ms):
             if record.key != key:
@@ -183,7 +184,7 @@ class Views:
         return self._newest(self._names.dlq, DeadLetter, limit=limit, reason=reason, since_ms=since_ms)
 
     def dead_letter(self, name: str) -> Found | None:
-        """One dead letter, by its place or by the execution that died (the newest of it)."""
+        """One dead letter: by its place, by its own id, by an item's interaction, or by the execution that died (the newest of it)."""
         place = _place(name, self._count(self._names.dlq))
         if place is not None:
             partition, offset = place
@@ -193,7 +194,7 @@ class Views:
             return next((letter for letter in found if letter.offset == offset), None)
         every = self._found(DeadLetter, self._all(self._names.dlq))
         return max(
-            (letter for letter in every if letter.value.execution_id == name),
+            (letter for letter in every if isinstance(letter.value, DeadLetter) and _is_named(letter.value, name)),
             key=lambda letter: letter.value.at_ms,
             default=None,
         )
@@ -223,6 +224,12 @@ class Views:
 
     def _all(self, topic: str) -> list[TopicPartition]:
         return [TopicPartition(topic, number) for number in range(self._count(topic))]
+
+
+def _is_named(letter: DeadLetter, name: str) -> bool:
+    if letter.kind == "item":
+        return name in (letter.letter_id, letter.interaction_id)
+    return letter.execution_id == name
 
 
 def _place(name: str, partitions: int) -> tuple[int, int] | None:

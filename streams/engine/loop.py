@@ -28,10 +28,11 @@ from schemas.errors import (
     UsageError,
 )
 from streams.clock import Clock
+from streams.engine.gathering import Gathering
 from streams.engine.membership import Membership
 from streams.engine.owned_tasks import OwnedTasks
-from streams.engine.pace import Pace
 from streams.engine.pool import Pool
+from streams.engine.quiet_positions import QuietPositions
 from streams.engine.role import Role
 from streams.engine.task import Entry, MakeTask, Outputs, Poisoned, Task
 from streams.log.seam import GroupConsumer, Log, Producer, TopicPartition
@@ -40,11 +41,6 @@ from streams.telemetry.metrics import Metrics
 logger = structlog.get_logger("kawait.loop")
 
 COMMIT_TIMEOUT_S = 10.0
-POLL_S_MAX = 0.1
-BUSY_POLL_S = 0.001
-"""Poll wait while the worker pool has results to come: they cannot interrupt a poll."""
-BUSY_POLL_S_MAX = 0.008
-"""The same once the results take their time: each turn costs the pool its interpreter lock."""
 ABORTS_MAX = 10
 """Aborts in a row of one batch after which it is taken to be the fault of something in it, even if the broker does not say so."""
 UNAVAILABLE_MAX = 1
@@ -60,6 +56,8 @@ class TransactionalLoop:
         role: Who it is on the log, and what it reads.
         make_task: Makes the task of a partition number and its inputs.
         pool: Where its tasks run the author's functions; results go to the task that owns the job.
+        pace_s: Shortest time between two commits of positions that no record moved.
+        each_turn: Called first in each turn.
         at: Called before each numbered step of the commit with the step's number; the simulator crashes here.
         wait: Sleeps; a test's clock does not.
     """
@@ -73,6 +71,8 @@ class TransactionalLoop:
         clock: Clock,
         metrics: Metrics,
         pool: Pool | None = None,
+        pace_s: float = limits.BESIDE_MS / 1000,
+        each_turn: Callable[[], None] = lambda: None,
         at: Callable[[int], None] = lambda _step: None,
         wait: Callable[[float], object] = lambda _seconds: None,
     ) -> None:
@@ -82,14 +82,15 @@ class TransactionalLoop:
         self._clock = clock
         self._metrics = metrics
         self._pool = pool
+        self._gathering = Gathering(self.owned, pool, clock)
+        self._quiet = QuietPositions(self.owned, clock, pace_s)
+        self._each_turn = each_turn
         self._at = at
         self._wait = wait
         self._pending: list[Entry] = []
         self._aborts = 0
         self._part = 0  # events of a bisected batch to try next; 0: all
         self._is_committed = False
-        self._pace = Pace(clock)
-        self._idle_turns = 0
 
     # --- what is asked from outside ------------------------------------------------------------------------------------------------------
 
@@ -138,6 +139,7 @@ class TransactionalLoop:
             InstanceFenced: a newer process has this instance name; exit.
             UsageError: something that only the operator can mend.
         """
+        self._each_turn()
         if not self.membership.has_no_rival():
             return False
         try:
@@ -154,7 +156,9 @@ class TransactionalLoop:
         self._wait_for_more()
         if self._consumer is not None:
             self.owned.restore(self._consumer)
-        self._pending = self._pending or self._gather()
+        if not self._pending and (moved := self._quiet_positions()):
+            return self._run([], moved)
+        self._pending = self._pending or self._gathering.batch()
         if not self._pending or self._producer is None:
             return False
         return self._run(self._pending[: self._part or None])
@@ -218,7 +222,7 @@ class TransactionalLoop:
         """Take what is there."""
         assert self._consumer is not None
         self.owned.balance_pauses(self._consumer)
-        self._read(self._poll_wait_s())
+        self._read(self._gathering.poll_wait_s(pending=bool(self._pending)))
 
     def _read(self, wait_s: float) -> None:
         assert self._consumer is not None
@@ -228,26 +232,13 @@ class TransactionalLoop:
         except LogUnavailable as error:
             self.membership.wait_for_broker(error)
 
-    def _poll_wait_s(self) -> float:
-        running = self.owned.all_running
-        if self._pending or not self.owned.are_restored or any(task.has_work() for task in running):
-            return 0.0
-        if self._pool is not None and self._pool.is_busy:
-            return min(BUSY_POLL_S * (1, 2, 4, 8)[min(self._idle_turns, 3)], BUSY_POLL_S_MAX)
-        due = [due for task in running if (due := task.next_due_ms()) is not None]
-        return min([POLL_S_MAX, *(max(0.0, (at_ms - self._clock.now_ms()) / 1000) for at_ms in due)])
-
     def _wait_for_more(self) -> None:
-        """Let a batch grow while records come fast: a transaction costs the same for one record as for a thousand (DESIGN 6 'Batch').
-
-        One in flight never waits; the wait grows with the rate, and nothing is polled meanwhile, so it is short.
-        """
-        wait_s = self._pace.gather_s()
-        if not wait_s or self._pending or not any(task.has_work() for task in self.owned.all_running):
-            return
-        self._wait(wait_s)
-        self._read(0.0)
-        self._take_results()
+        """Let a batch grow while records come fast."""
+        wait_s = 0.0 if self._pending else self._gathering.grow_s()
+        if wait_s:
+            self._wait(wait_s)
+            self._read(0.0)
+            self._take_results()
 
     def _take_results(self) -> None:
         """Jobs of the pool that have ended: whoever submitted them takes their end."""
@@ -258,21 +249,21 @@ class TransactionalLoop:
                 raise finished.error
             finished.done(finished.result, finished.error)
 
-    def _gather(self) -> list[Entry]:
-        batch: list[Entry] = []
-        for task in self.owned.all_running:
-            if len(batch) < limits.BATCH_RECORDS_MAX and task.has_work():
-                batch += task.events(limits.BATCH_RECORDS_MAX - len(batch))
-        self._idle_turns = 0 if batch else self._idle_turns + 1
-        return batch
+    def _quiet_positions(self) -> Mapping[TopicPartition, int]:
+        """Positions that no record moved and that are to be committed now."""
+        return {} if self._consumer is None or self._producer is None else self._quiet.moved(self._consumer)
 
     # --- 2 to 7 --------------------------------------------------------------------------------------------------------------------------
 
-    def _run(self, batch: list[Entry]) -> bool:
-        """Transact a batch, the first of what is pending; on an error that its content causes, half of it next time."""
-        tasks = list(dict.fromkeys(entry.task for entry in batch))
+    def _run(self, batch: list[Entry], quiet: Mapping[TopicPartition, int] | None = None) -> bool:
+        """Transact a batch, the first of what is pending; on an error that its content causes, half of it next time.
+
+        Without events only the positions `quiet` move.
+        """
+        moved = quiet or {}
+        tasks = list(dict.fromkeys((*(entry.task for entry in batch), *(self.owned.running[at] for at in moved))))
         try:
-            done = self._transact(tasks, batch)
+            done = self._transact(tasks, batch, moved)
         except CommitUnknown as error:
             logger.warning(
                 "commit outcome unknown: taking over from what is committed", role=self.name, detail=str(error)
@@ -309,7 +300,7 @@ class TransactionalLoop:
             logger.exception("a batch could not be decided; looking for the event", role=self.name)
             if not self._abort(tasks):
                 return False
-            if isinstance(batch[0].event, Poisoned):  # not even its dead letter can be written
+            if not batch or isinstance(batch[0].event, Poisoned):  # not even its dead letter can be written
                 raise
             self._bisect(batch, error)
             return False
@@ -342,6 +333,8 @@ class TransactionalLoop:
 
     def _bisect(self, batch: Sequence[Entry], error: Exception) -> None:
         """Half of the batch next time; a single event is dead-lettered in its place."""
+        if not batch:
+            return
         self._part = max(len(batch) // 2, 1)
         entry = batch[0]
         if len(batch) > 1 or isinstance(entry.event, Poisoned):
@@ -350,7 +343,7 @@ class TransactionalLoop:
         self._aborts = 0
         self._pending[0] = Entry(entry.task, Poisoned(entry, error), entry.record)
 
-    def _transact(self, tasks: Sequence[Task], batch: Sequence[Entry]) -> int:
+    def _transact(self, tasks: Sequence[Task], batch: Sequence[Entry], quiet: Mapping[TopicPartition, int]) -> int:
         """One batch, one transaction. Returns how many events of it are done (a full transaction leaves the rest for the next).
 
         1. Read: the events are here; prefetch the rows they name.
@@ -376,7 +369,7 @@ class TransactionalLoop:
         self._at(2)
         outputs, done = self._decide(tasks, batch)
         changes = {task: task.changes() for task in tasks}
-        moved = self._moved(batch[:done])
+        moved = {**quiet, **self._moved(batch[:done])}
         if outputs.records or moved or any(changes.values()):
             self._at(3)
             producer.begin()
@@ -388,11 +381,12 @@ class TransactionalLoop:
             self._at(5)
             producer.commit(COMMIT_TIMEOUT_S)
             self._is_committed = True
-            self._metrics.committed(
-                self.name, done, self._clock.monotonic_s() - started_s, self._clock.monotonic_s() - begun_s
-            )
+            if batch:
+                self._metrics.committed(
+                    self.name, done, self._clock.monotonic_s() - started_s, self._clock.monotonic_s() - begun_s
+                )
             self._at(6)
-            self._pace.wrote(len(outputs.records))
+            self._gathering.wrote(len(outputs.records))
             self.positions.update(offsets)
         else:
             ends = {}

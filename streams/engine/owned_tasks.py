@@ -8,9 +8,9 @@ from typing import Any
 
 import structlog
 
-from schemas.errors import LogUnavailable, OffsetOutOfRange, UsageError
+from schemas.errors import LogUnavailable, OffsetOutOfRange, OffsetsLost, UsageError
 from streams.clock import Clock
-from streams.engine.role import Role
+from streams.engine.role import Role, lost_offset
 from streams.engine.task import Task
 from streams.log.seam import GroupConsumer, Log, Record, TopicPartition
 
@@ -70,7 +70,8 @@ class OwnedTasks:
         if not self._role.co_partitioned:
             return
         by_topic = {
-            topic: sorted(at.partition for at in partitions if at.topic == topic) for topic in self._role.topics
+            topic: sorted(at.partition for at in partitions if at.topic == topic and self._holds_task(at))
+            for topic in self._role.topics
         }
         if len({tuple(numbers) for numbers in by_topic.values()}) > 1:
             counts = ", ".join(f"{topic}: {len(numbers)}" for topic, numbers in by_topic.items())
@@ -80,10 +81,14 @@ class OwnedTasks:
     def make(self, partitions: Iterable[TopicPartition]) -> None:
         """Make the tasks of these partitions; they take no events before they are restored."""
         groups: dict[Any, list[TopicPartition]] = {}
-        for at in partitions:
+        for at in filter(self._holds_task, partitions):
             groups.setdefault(at.partition if self._role.co_partitioned else at, []).append(at)
         for inputs in groups.values():
             self._restoring.append(self._make(inputs[0].partition, tuple(sorted(inputs))))
+
+    def _holds_task(self, at: TopicPartition) -> bool:
+        """Partitions beyond the application's number stay empty, whoever added them."""
+        return self._role.partitions is None or at.partition < self._role.partitions
 
     def give_up(self, partitions: Iterable[TopicPartition]) -> list[Task]:
         """These partitions are not ours any more. Returns the tasks that were closed."""
@@ -135,7 +140,12 @@ class OwnedTasks:
             )
 
     def _find_positions(self, task: Task, consumer: GroupConsumer) -> bool:
-        """Committed offsets, stable (no transaction pending); the log start for a partition that never committed."""
+        """Committed offsets, stable (no transaction pending); the log start for a partition that never committed.
+
+        Raises:
+            OffsetsLost: one that had a committed offset has none any more, and its records matter too much to guess.
+            OffsetOutOfRange: records were deleted before they were read.
+        """
         if all(at in self.positions for at in task.inputs):
             return True
         committed = consumer.committed(task.inputs, OFFSETS_TIMEOUT_S)
@@ -149,6 +159,8 @@ class OwnedTasks:
                     "to the log start with kafka-consumer-groups --reset-offsets"
                 )
                 raise OffsetOutOfRange(msg)
+            if offset is None and self._role.has_lost(at):
+                raise OffsetsLost(lost_offset(self._role.group, at))
             self.positions[at] = starts[at] if offset is None else offset
         return True
 

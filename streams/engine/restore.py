@@ -183,7 +183,7 @@ class Restore:
 
     def _rows(self, records: list[Record]) -> dict[bytes, bytes | None]:
         prefixes = self._prefixes
-        return {prefixes[topic] + key: value for topic, _, _, _, key, value, _ in records if key is not None}
+        return {prefixes[topic] + key: value for topic, _, _, _, key, value, *_ in records if key is not None}
 
     def _positions_of(self, topics: Mapping[str, object] | set[str]) -> dict[str, ChangelogPosition]:
         now_ms = self._clock.now_ms()
@@ -196,5 +196,9 @@ class Restore:
 def changelog_positions(
     ends: Mapping[TopicPartition, int], topic_ids: Mapping[str, str], now_ms: int
 ) -> dict[str, ChangelogPosition]:
-    """Changelog positions to store with a batch's rows."""
-    return {at.topic: ChangelogPosition(topic_ids[at.topic], offset + 1, now_ms) for at, offset in ends.items()}
+    """Changelog positions to store with a committed batch's rows: behind the last record, and the commit marker that follows it.
+
+    What else might stand where the marker is expected is a record of a zombie, which never counts. So a quiet changelog is followed to its
+    end, and its position does not grow old.
+    """
+    return {at.topic: ChangelogPosition(topic_ids[at.topic], offset + 2, now_ms) for at, offset in ends.items()}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from streams.log.seam import TopicPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +20,9 @@ class Role:
         topics: Input topics.
         own_topic: A topic of the application that the role may write.
         co_partitioned: Equal partition numbers of all topics form one task; else each partition is a task.
+        partitions: Numbers from it on hold no task: nothing is ever written there; None: every partition is a task.
+        taken: Topic -> how many of its partitions have had a committed offset; one without it has lost it.
+        vital: Topics of which no record may be taken up twice or passed over: what lost its offset is told, never guessed.
     """
 
     name: str
@@ -26,3 +32,21 @@ class Role:
     topics: tuple[str, ...]
     own_topic: str
     co_partitioned: bool
+    partitions: int | None = None
+    taken: Mapping[str, int] = field(default_factory=dict)
+    vital: frozenset[str] = frozenset()
+
+    def has_lost(self, at: TopicPartition) -> bool:
+        """Whether a partition without a committed offset has had one, and must not be read from anywhere else."""
+        return at.topic in self.vital and at.partition < self.taken.get(at.topic, 0)
+
+
+def lost_offset(group: str, at: TopicPartition) -> str:
+    """The sentence about a committed offset that is gone."""
+    return (
+        f"{at.topic}[{at.partition}]: the committed offset of group {group} is gone. It was there: Kafka lets go the offsets of a group that is "
+        "stopped for longer than the broker's offsets.retention.minutes (7 days unless set). Read from the start its records would be taken up "
+        "again, from the end some would be passed over. Say where to go on, with all workers stopped: `kafka-consumer-groups.sh "
+        f"--reset-offsets --group {group} --topic {at.topic}:{at.partition} --to-offset N --execute` (`--to-earliest` takes everything up that is "
+        "still kept, `--to-latest` nothing)"
+    )

@@ -40,6 +40,10 @@ class StatelessTask:
         """Whether records wait."""
         return bool(self.ready)
 
+    def is_waiting(self) -> bool:
+        """Whether records were read and are not decided yet."""
+        return bool(self.ready)
+
     def is_full(self) -> bool:
         """Whether reading should wait."""
         return len(self.ready) > 2 * limits.BATCH_RECORDS_MAX or self.waiting_bytes > limits.INBOX_BYTES_MAX

@@ -34,11 +34,13 @@ class Health(NamedTuple):
         open: Requests without an answer.
         oldest_s: Age of the oldest of them.
         occupied: Window slots taken.
+        held: Due deadlines held back for long.
     """
 
     open: int = 0
     oldest_s: float = 0.0
     occupied: int = 0
+    held: int = 0
 
 
 class Positions(Protocol):
@@ -100,6 +102,9 @@ class Task(Protocol):
 
     def has_work(self) -> bool:
         """Whether `events` would return something."""
+
+    def is_waiting(self) -> bool:
+        """Whether anything that was read waits to be decided."""
 
     def is_full(self) -> bool:
         """Whether its inputs should pause."""

@@ -22,7 +22,12 @@ class TopicPartition(NamedTuple):
 
 
 class Record(NamedTuple):
-    """One record as it was read. `timestamp_ms` is the broker's or the producer's, as the topic is set."""
+    """One record as it was read.
+
+    Attributes:
+        timestamp_ms: When the broker appended it, or what its producer's clock said, as the topic is set.
+        appended: It is the broker's time of appending; the record itself says so, whatever the topic is set to now.
+    """
 
     topic: str
     partition: int
@@ -31,6 +36,7 @@ class Record(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Sequence[tuple[str, bytes | None]]
+    appended: bool = False
 
     @property
     def size(self) -> int:
@@ -92,6 +98,9 @@ class GroupConsumer(Protocol):
 
     def metadata(self) -> object:
         """The group generation as of now; hand it to `Producer.send_offsets`. Capture it in `on_assign`."""
+
+    def rejoin(self) -> None:
+        """Join the group once more, with what the topics are now; given up and taken over inside the polls that follow."""
 
     def close(self) -> None:
         """Leave (a static member only stops polling); revokes first."""
@@ -186,9 +195,16 @@ class PlainProducer(Protocol):
     """A non-transactional producer for doors (submit, complete)."""
 
     def send(
-        self, topic: str, value: bytes, *, key: bytes | None = None, partition: int | None = None, timeout_s: float
-    ) -> None:
-        """Write one record and wait until it is stored.
+        self,
+        topic: str,
+        value: bytes,
+        *,
+        key: bytes | None = None,
+        partition: int | None = None,
+        headers: Sequence[tuple[str, bytes]] | None = None,
+        timeout_s: float,
+    ) -> int | None:
+        """Write one record and wait until it is stored. Returns when the broker appended it; None: the topic keeps the sender's time.
 
         Raises:
             LogUnavailable: not stored within `timeout_s` (it may still arrive; ids make a repeat harmless).
@@ -203,6 +219,8 @@ class Log(Protocol):
 
     name: str
     """`kafka` or `memory`."""
+    clocks_apart_ms: int
+    """How far apart the clocks of its brokers may be."""
 
     def group_consumer(
         self, *, group: str, instance: str | None, topics: Sequence[str], rebalance: Rebalance
@@ -231,8 +249,29 @@ class Log(Protocol):
     ) -> dict[TopicPartition, int]:
         """First offset whose timestamp is at or after `timestamp_ms`; the end when there is none."""
 
+    def group_offsets(
+        self, group: str, partitions: Sequence[TopicPartition], timeout_s: float, *, stable: bool = False
+    ) -> dict[TopicPartition, int | None]:
+        """What any group has committed (None: never).
+
+        Offsets of a pending transaction do not count, and are not waited for; `stable` waits for its end.
+
+        Raises:
+            LogUnavailable: not known within `timeout_s`.
+        """
+
+    def outsider(self, group: str) -> object:
+        """What nobody's offsets are sent with: hand it to `Producer.send_offsets` to set offsets of a group from outside."""
+
     def has_member(self, group: str, instance: str, timeout_s: float) -> bool:
         """Whether the group has a static member of this name; one that is dead stays for its session timeout.
+
+        Raises:
+            LogUnavailable: not known within `timeout_s`.
+        """
+
+    def assigned(self, group: str, timeout_s: float) -> set[TopicPartition] | None:
+        """What the members of a group read, all together; None while they are sharing out.
 
         Raises:
             LogUnavailable: not known within `timeout_s`.

@@ -10,7 +10,8 @@ from schemas.names import Names
 from state.tables.rows import MakeOverlay
 from state.tables.store import StoreFactory
 from streams.author.calls import Author
-from streams.clock import Clock
+from streams.clock import BrokerClock
+from streams.engine.aside import Aside
 from streams.engine.pool import Pool
 from streams.log.seam import Log
 from streams.telemetry.metrics import Metrics
@@ -26,14 +27,19 @@ def signer_of(pipeline: Pipeline) -> TokenSigner | None:
 
 @dataclass(kw_only=True)
 class RoleContext:
-    """What the tasks of every role share."""
+    """What the tasks of every role share.
+
+    Attributes:
+        topic_ids: Of every topic of the pipeline, by name; another one after a topic was deleted and made again.
+    """
 
     pipeline: Pipeline
     names: Names
-    clock: Clock
+    clock: BrokerClock
     signer: TokenSigner | None
     metrics: Metrics
     author: Author
+    topic_ids: Mapping[str, str]
 
 
 @dataclass(kw_only=True)
@@ -41,14 +47,16 @@ class CoreContext(RoleContext):
     """What the core tasks share besides.
 
     Attributes:
-        topic_ids: Of the changelogs, by topic name.
+        aside: Asks the broker beside the work.
+        pace_s: Shortest time between two such questions of a task.
         live_sessions: Over all tasks; at most `limits.LIVE_SESSIONS_MAX`.
     """
 
     log: Log
+    aside: Aside
+    pace_s: float
     pool: Pool
     stores: StoreFactory
     instance: str
-    topic_ids: Mapping[str, str]
     make_overlay: MakeOverlay
     live_sessions: int = 0

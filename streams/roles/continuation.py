@@ -48,6 +48,10 @@ class ContinuationTask(StatelessTask):
         self.waiting_bytes += sum(record.size for record in records)
         self._pump()
 
+    def is_waiting(self) -> bool:
+        """Whether records were read and are not answered yet."""
+        return bool(self._inbox or self._chunks or self.ready)
+
     def is_full(self) -> bool:
         """Whether reading should wait."""
         return (

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 
+import msgspec
+
 from connectors.resume_token import TOKEN_CHARS_MAX, without_tokens
 from schemas import codec, limits
 from schemas.envelopes import (
@@ -19,7 +21,9 @@ from schemas.envelopes import (
     ProviderCompletion,
     Refusal,
 )
+from schemas.identity import execution_of
 from schemas.names import Names
+from state.interaction import InteractionRecord
 from streams.engine.task import Outputs
 from streams.log.seam import Record
 from topologies.pipeline.steps import AwaitStep
@@ -48,9 +52,10 @@ def write_refusal(
     *,
     reason: str,
     detail: str,
+    kept: bool = False,
     at_ms: int,
 ) -> None:
-    """Write a refused answer with its payload, for the step's owner."""
+    """Write a refused answer with its payload, for the step's owner; `kept`: it stays on its row too."""
     interaction = _readable(completion.interaction_id)
     refusal = Refusal(
         at_ms=at_ms,
@@ -65,6 +70,9 @@ def write_refusal(
         origin_topic=completion.origin_topic,
         origin_partition=completion.origin_partition,
         origin_offset=completion.origin_offset,
+        tenant_id=completion.tenant_id,
+        came_in_ms=completion.came_in_ms,
+        kept=kept,
     )
     headers = _headers(reason, completion.origin_topic, completion.origin_partition, completion.origin_offset)
     outputs.add(
@@ -130,3 +138,47 @@ def write_execution(
     )
     headers = _headers(reason, names.commands, -1, -1)
     outputs.add(names.dlq, codec.encode(letter), key=execution_id.encode(), headers=headers)
+
+
+def write_item(
+    outputs: Outputs,
+    names: Names,
+    row: InteractionRecord,
+    *,
+    tenant_id: str,
+    step_id: str,
+    letter_id: str,
+    reason: str,
+    detail: str,
+    at_ms: int,
+) -> None:
+    """Write an item that was left out: what was asked, what was answered, and the completion that its suffix failed on."""
+    execution_id = execution_of(row.unit_id)
+    value = without_tokens(_asked_and_answered(row))
+    letter = DeadLetter(
+        at_ms=at_ms,
+        kind="item",
+        reason=reason,
+        detail=_readable(detail)[:DETAIL_CHARS_MAX],
+        execution_id=execution_id,
+        step_id=step_id,
+        key=execution_id.encode(),
+        value=value[: limits.DEAD_LETTER_BYTES_MAX],
+        value_length=len(value),
+        value_sha256=hashlib.sha256(value).hexdigest(),
+        origin_topic="",
+        origin_partition=-1,
+        origin_offset=-1,
+        letter_id=letter_id,
+        item_index=row.item_index,
+        interaction_id=row.interaction_id,
+        tenant_id=tenant_id,
+    )
+    headers = _headers(reason, names.completions, -1, -1)
+    outputs.add(names.dlq, codec.encode(letter), key=execution_id.encode(), headers=headers)
+
+
+def _asked_and_answered(row: InteractionRecord) -> bytes:
+    """JSON: the request, the answer where a projector made the completion of it, the completion."""
+    parts = {"request": row.request, "answer": row.answer, "completion": row.completion}
+    return msgspec.json.encode({name: msgspec.Raw(part) for name, part in parts.items() if part is not None})

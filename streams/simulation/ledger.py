@@ -23,7 +23,7 @@ from streams.simulation.scenario import Say, Scenario
 from streams.simulation.violation import Breach, Violation
 
 ENDINGS = (facts.RunSucceeded, facts.RunFailed, facts.RunCancelled)
-AFTER_THE_END = (facts.CompletionRefused,)
+AFTER_THE_END = (facts.CompletionRefused, facts.RunForgotten, facts.InputMoved)
 
 
 def records_of(log: MemoryLog, topic: str) -> list[Record]:
@@ -59,11 +59,16 @@ class Ledger:
         self.held: dict[str, list[facts.BoundaryCompletionHeld]] = {}
         self.timed_out: dict[str, facts.InteractionTimedOut] = {}
         self.dispatched: dict[str, facts.BoundaryInteractionDispatched] = {}
+        self.asked_late: set[str] = set()
+        """Interactions whose held answer was refused, so that they are asked after all."""
+        self.late_while_open: Counter[str] = Counter()
+        """Answers that were refused as late, by interactions that waited for one."""
         self.ended: dict[str, Fact] = {}
         self.seen: Counter[tuple[str, str]] = Counter()
         self._answered: Counter[str] = Counter()
         self._scenario = scenario
         self._names = names
+        self._clock = log.clock
         self._say = say
         self._reader = log.reader()
         self._reader.assign({TopicPartition(names.facts, number): 0 for number in range(scenario.pipeline.partitions)})
@@ -85,16 +90,26 @@ class Ledger:
         if fact.execution_id in self.ended and not isinstance(fact, AFTER_THE_END):
             raise Violation(Breach.FACT_AFTER_THE_END, f"{fact} after {self.ended[fact.execution_id]}")
         self._once(fact)
+        unasked = self._unasked(fact)
         try:
             fold(self.rows, fact)
         except IllegalTransition as error:
             raise Violation(Breach.IMPOSSIBLE_TRANSITION, f"the facts do not fold: {error}") from error
+        if unasked is not None and self.interaction(unasked).requested:
+            self.asked_late.add(unasked)
         self.facts.append(fact)
         unit_id = getattr(fact, "unit_id", None)
         if isinstance(fact, ENDINGS):
             self._check_end(fact)
         elif unit_id is not None:
             self._check_window(unit_id, fact)
+
+    def _unasked(self, fact: Fact) -> str | None:
+        """The interaction of a refused answer that has not been asked yet."""
+        if not isinstance(fact, facts.CompletionRefused):
+            return None
+        row = self.rows.get(interaction_key(fact.unit_id, fact.item_index))
+        return row.interaction_id if row is not None and not row.requested else None
 
     def _once(self, fact: Fact) -> None:
         match fact:
@@ -109,14 +124,19 @@ class Ledger:
             case facts.InteractionTimedOut():
                 iid = interaction_id(fact.unit_id, fact.item_index)
                 self.timed_out[iid] = fact
+                self._check_time(fact, self.dispatched[iid].deadline_ms)
                 self._answered[fact.unit_id] += fact.resolution == "skip"
                 self._count("timed out", iid)
             case facts.ContinuationCompleted():
                 self._count("continued", interaction_id(fact.unit_id, fact.item_index))
+            case facts.ContinuationSkipped():
+                self._count("skipped", interaction_id(fact.unit_id, fact.item_index))
             case facts.BoundaryInteractionDispatched():
                 iid = interaction_id(fact.unit_id, fact.item_index)
                 self.dispatched[iid] = fact
                 self._count("dispatched", iid)
+            case facts.CompletionRefused(reason="late"):
+                self._note_late(fact)
             case facts.BoundaryCompletionHeld():
                 self.held.setdefault(interaction_id(fact.unit_id, fact.item_index), []).append(fact)
             case facts.RunSubmitted() | facts.RunSucceeded() | facts.RunFailed() | facts.RunCancelled():
@@ -125,6 +145,17 @@ class Ledger:
                 self._count(type(fact).__name__, fact.unit_id)
             case _:
                 pass
+
+    def _check_time(self, fact: facts.InteractionTimedOut, deadline_ms: int) -> None:
+        """No deadline rings before the broker's clock has come to it, whatever a machine's clock says."""
+        if not self._scenario.jumps and self._clock.now_ms() < deadline_ms:
+            raise Violation(Breach.RANG_EARLY, f"{fact}, and the deadline is {deadline_ms}")
+
+    def _note_late(self, fact: facts.CompletionRefused) -> None:
+        iid = interaction_id(fact.unit_id, fact.item_index)
+        unit: UnitRecord | None = self.rows.get(unit_key(fact.unit_id))
+        if unit is not None and unit.is_open and iid not in self.timed_out:
+            self.late_while_open[iid] += 1
 
     def _count(self, happening: str, which: str) -> None:
         self.seen[happening, which] += 1
@@ -137,7 +168,7 @@ class Ledger:
             return
         window = self._scenario.pipeline.await_step(unit.step_number).window
         unanswered = unit.dispatched - self._answered[unit_id]
-        open_ = unit.dispatched - unit.outputs
+        open_ = unit.dispatched - unit.settled
         if unanswered > window:
             raise Violation(
                 Breach.WINDOW_EXCEEDED, f"{unanswered} unanswered items of unit {unit_id}, the window is {window}"
@@ -155,7 +186,7 @@ class Ledger:
                 raise Violation(Breach.UNIT_LEFT_OPEN, f"{fact} leaves unit {unit.unit_id} open")
             if unit is not None and unit.itemised and isinstance(fact, facts.RunSucceeded):
                 wanted = unit.source_count
-                if not unit.dispatched == unit.outputs == wanted:
+                if not unit.dispatched == unit.outputs == wanted or unit.failed:
                     raise Violation(Breach.ITEMS_MISSING, f"{fact.execution_id} succeeded with {unit}")
 
     # --- asked by others ---------------------------------------------------------------------------------------------

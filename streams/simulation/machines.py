@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 from schemas.errors import CallTimeout
 from state.tables.memory import MemoryStoreFactory
 from state.tables.overlay import CheckedOverlay
-from streams.clock import ManualClock
+from streams.clock import Clock, ManualClock
+from streams.engine.aside import AtOnce
 from streams.engine.loop import TransactionalLoop
 from streams.engine.pool import Finished
 from streams.log.memory.broker import Group, Partition
@@ -20,13 +21,23 @@ from streams.log.seam import TopicPartition
 from streams.roles.core.task import CoreTask
 from streams.telemetry.metrics import Metrics
 from streams.testing.inline_pool import InlinePool
-from streams.worker.assembly import ROLES, Assembly, Worker
+from streams.worker.application import take_up
+from streams.worker.assembly import Assembly, Worker
 from topologies.pipeline.model import Pipeline
 
 if TYPE_CHECKING:
     from state.tables.store import ChangelogPosition
 
+CLOCKS_APART_MS = 20
+"""What a machine's drift adds up to between two looks at the broker's clock, and more."""
+
+POOL_CLOCK = ManualClock()
+"""Of pools whose jobs overstay when the simulation says."""
+
 Disk = dict[tuple[str, int], tuple[dict[bytes, bytes], "dict[str, ChangelogPosition]"]]
+
+At = Callable[["Machine", int], None]
+"""Called before each numbered step of a machine's commits."""
 
 
 class Killed(BaseException):
@@ -54,10 +65,16 @@ class QuietMetrics(Metrics):
     def rebalanced(self, role: str, partitions: int) -> None:
         """Nothing."""
 
+    def unread(self, role: str, partitions: int) -> None:
+        """Nothing."""
+
     def restoring(self, partition: int, done: int, total: int) -> None:
         """Nothing."""
 
     def gave_up(self, partition: int) -> None:
+        """Nothing."""
+
+    def clocks_differ(self, seconds: float) -> None:
         """Nothing."""
 
 
@@ -90,20 +107,42 @@ class HeldPool(InlinePool):
         del job
 
 
+class OwnClock:
+    """The clock of a machine: wrong by some time, and going faster or slower than the broker's."""
+
+    def __init__(self, true: Clock, by_ms: int, drift_ppm: int) -> None:
+        self._true = true
+        self._by_ms = by_ms
+        self._rate = 1 + drift_ppm / 1_000_000
+
+    def now_ms(self) -> int:
+        """Epoch milliseconds, as this machine believes."""
+        return self._true.now_ms() + self._by_ms
+
+    def monotonic_s(self) -> float:
+        """Seconds since some start."""
+        return self._true.monotonic_s() * self._rate
+
+    def set(self, by_ms: int) -> None:
+        """Make it wrong by another time."""
+        self._by_ms = by_ms
+
+
 class Machine:
-    """One app instance and its disk."""
+    """One app instance, its disk and its clock."""
 
     def __init__(
         self,
         name: str,
         pipeline: Pipeline,
         log: MemoryLog,
-        clock: ManualClock,
-        topic_ids: Mapping[str, str],
+        clock: OwnClock,
         *,
         static: bool,
+        roles: tuple[str, ...],
     ) -> None:
         self.name = name
+        self.roles = roles
         self.static = static
         self.disks = Disks()
         self.old_disk: Disk = {}
@@ -111,24 +150,38 @@ class Machine:
         self.dead: list[Worker] = []
         self.is_stalled = False
         self._pipeline = pipeline
-        self._log = log
-        self._clock = clock
-        self._topic_ids = topic_ids
+        self.clock = clock
+        self._world_log = log
+        self._log = log.seen_from(clock)
+        self._log.clocks_apart_ms = CLOCKS_APART_MS
 
-    def start(self, at: Callable[[Machine, int], None]) -> None:
+    def twin(self) -> Machine:
+        """Another process under the same name, on a disk of its own."""
+        return Machine(
+            self.name,
+            self._pipeline,
+            self._world_log,
+            self.clock,
+            static=self.static,
+            roles=self.roles,
+        )
+
+    def start(self, at: At) -> None:
         """Start the process."""
         self.worker = Assembly(
             pipeline=self._pipeline,
             log=self._log,
-            clock=self._clock,
+            clock=self.clock,
             stores=self.disks,
             instance=self.name,
             static=self.static,
-            topic_ids=self._topic_ids,
-            roles=ROLES,
+            taken_up=take_up(self._pipeline, self._log),
+            roles=self.roles,
             metrics=QuietMetrics(),
-            make_pool=lambda: HeldPool(self._clock, held=True),
+            make_pool=lambda: HeldPool(POOL_CLOCK, held=True),
             make_overlay=CheckedOverlay,
+            aside=AtOnce(),
+            pace_s=0.0,
             at=lambda step: at(self, step),
         ).build()
         self.is_stalled = False
@@ -140,6 +193,15 @@ class Machine:
             for pool in self.worker.pools:
                 pool.close()
         self.worker = None
+
+    def bury(self) -> None:
+        """End the sessions and the transactions of its dead processes."""
+        for loop in [loop for worker in self.dead for loop in worker.loops.values()]:
+            consumer = consumer_of(loop)
+            if consumer is not None:
+                self._log.kick(consumer)
+            self._log.expire_transaction(transactional_id_of(loop))
+        self.dead = []
 
     def lose_disk(self, rng: Random) -> str:
         """What a restart finds on the disk: all, nothing, or an earlier state."""
@@ -160,9 +222,10 @@ class Machine:
     @property
     def tasks(self) -> list[CoreTask]:
         """Running core tasks."""
-        if self.worker is None:
+        core = self.worker.loops.get("core") if self.worker is not None else None
+        if core is None:
             return []
-        return list(dict.fromkeys(cast("list[CoreTask]", list(self.worker.loops["core"].tasks.values()))))
+        return list(dict.fromkeys(cast("list[CoreTask]", list(core.tasks.values()))))
 
 
 def consumer_of(loop: TransactionalLoop) -> MemoryGroupConsumer | None:
@@ -200,7 +263,7 @@ def is_member(log: MemoryLog, consumer: MemoryGroupConsumer, *, though_rebalanci
 
 def task_insides(task: CoreTask) -> tuple[Any, Any, Any]:
     """Store, sessions and timers of a task."""
-    return task.rows.store, task.sessions.by_unit, task.deadlines._timers  # noqa: SLF001
+    return task.rows.store, task.sessions.by_unit, task.deadlines
 
 
 def is_idle(task: CoreTask) -> bool:

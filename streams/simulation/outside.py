@@ -6,6 +6,7 @@ held, refused or dead-lettered.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from random import Random
 from typing import Any, NamedTuple
@@ -15,12 +16,17 @@ import msgspec
 from schemas.envelopes import RequestEnvelope
 from schemas.identity import interaction_id, unit_id
 from streams.log.memory.log import MemoryLog
+from streams.log.memory.producer import MemoryProducer
 from streams.log.seam import Record, TopicPartition
+from streams.simulation.machines import OwnClock
 from streams.simulation.scenario import Say, Scenario
 from topologies.pipeline.steps import AwaitStep
 from topologies.pipeline.transports import KafkaTransport
 
 _decode_request = msgspec.json.Decoder(RequestEnvelope).decode
+
+SENDERS_TIMES_MS = (0, 3_600_000, -3_600_000)
+"""How wrong the clock of the outside party may be: it stamps what it writes to a topic with CreateTime."""
 
 Origin = tuple[str, int, int]
 
@@ -31,12 +37,14 @@ class Sent(NamedTuple):
     Attributes:
         expects: What must come of it: `judged` (by the rules), `refused` or `dead`.
         proven: It carries what the step asks for, and is of the right shape.
+        at_ms: When it was written, by the broker's clock.
     """
 
     interaction_id: str
     expects: str
     value: Any
     proven: bool
+    at_ms: int = 0
 
 
 @dataclass(slots=True)
@@ -56,9 +64,10 @@ class Question:
 
 
 class Outside:
-    """The outside party: reads request topics, writes response topics."""
+    """The outside party: reads request topics, writes response topics; `transacts`: also in transactions, that may be given up or stay open."""
 
-    def __init__(self, scenario: Scenario, log: MemoryLog, rng: Random, say: Say) -> None:
+    def __init__(self, scenario: Scenario, log: MemoryLog, rng: Random, say: Say, *, transacts: bool = True) -> None:
+        self._transacts = transacts
         self.questions: dict[str, Question] = {}
         self.open: list[str] = []
         self.requests: dict[tuple[str, int], int] = {}
@@ -68,7 +77,12 @@ class Outside:
         self._log = log
         self._rng = rng
         self._say = say
-        self._producer = log.plain_producer()
+        sees = log.seen_from(OwnClock(log.clock, rng.choice(SENDERS_TIMES_MS), 0)) if scenario.senders_times else log
+        self._writes_to = sees
+        self._producer = sees.plain_producer()
+        self._transactions: deque[tuple[MemoryProducer, Origin]] = deque()
+        """Open ones, with where the answer lies that each brings."""
+        self._drawn = 0
         topics = {
             step.transport.request_topic
             for step in self._pipeline.await_steps
@@ -107,6 +121,8 @@ class Outside:
     def act(self) -> None:
         """Do one thing that an outside party does: answer, or make mischief."""
         self.look()
+        if self._rng.random() < 0.3:
+            self._end_transaction()
         roll = self._rng.random()
         if self._scenario.early and self._rng.random() < 0.4:
             self._foretell()
@@ -120,6 +136,17 @@ class Outside:
             if not question.silent:
                 del self.open[position]
                 self.answer(question)
+
+    def answer_one(self) -> int | None:
+        """Answer one question that is meant to be answered; its deadline, or None: there is no such question."""
+        self.look()
+        waiting = [iid for iid in self.open if not self.questions[iid].silent]
+        if not waiting:
+            return None
+        iid = self._rng.choice(waiting)
+        self.open.remove(iid)
+        self.answer(self.questions[iid])
+        return self.questions[iid].request.deadline_epoch_ms
 
     def next_deadline_ms(self) -> int | None:
         """The first deadline of a request that is meant to stay without an answer."""
@@ -138,7 +165,9 @@ class Outside:
         return False
 
     def answer_all(self) -> int:
-        """Answer every open question that is not meant to stay so; how many there were."""
+        """Answer every open question that is not meant to stay so; how many there were. No transaction stays open."""
+        while self._end_transaction(may_give_up=False):
+            pass
         self.look()
         due = [question for question in map(self.questions.__getitem__, self.open) if not question.silent]
         self.open = [name for name in self.open if self.questions[name].silent]
@@ -179,11 +208,57 @@ class Outside:
         partition = self._rng.randrange(self._pipeline.partitions)
         at = TopicPartition(topic, partition)
         offset = self._log.end_offsets([at], "uncommitted", 1)[at]
-        self._producer.send(topic, value, partition=partition, timeout_s=1)
-        self.sent[topic, partition, offset] = sent
+        self._append(topic, partition, value, (topic, partition, offset))
+        self.sent[topic, partition, offset] = sent._replace(at_ms=self._log.clock.now_ms())
         self._say(
             f"outside: answers {_short(sent.interaction_id)} ({sent.expects}) with {sent.value} at {topic}[{partition}]@{offset}"
         )
+
+    def _append(self, topic: str, partition: int, value: bytes, origin: Origin) -> None:
+        """Write it: alone, in a transaction, before one that is given up, or in one that stays open for a while."""
+        how = (
+            "alone"
+            if not self._transacts
+            else self._rng.choice(("alone", "alone", "alone", "transaction", "then an abort", "open"))
+        )
+        if how == "alone":
+            self._producer.send(topic, value, partition=partition, timeout_s=1)
+            return
+        self._drawn += 1
+        name = f"outside-{self._drawn}"
+        self._log.spare(name)
+        producer = self._writes_to.producer(name)
+        producer.init(1)
+        producer.begin()
+        producer.produce(topic, value, partition=partition)
+        if how == "open":
+            self._transactions.append((producer, origin))
+            return
+        producer.commit(1)
+        if how == "then an abort":
+            producer.begin()
+            producer.produce(topic, b"given up", partition=partition)
+            producer.abort()
+
+    @property
+    def has_open_transaction(self) -> bool:
+        """Whether an answer lies in a transaction that nobody has ended."""
+        return bool(self._transactions)
+
+    def _end_transaction(self, *, may_give_up: bool = True) -> bool:
+        """End the oldest open transaction; whether there was one. What is given up was never said, and is said again later."""
+        if not self._transactions:
+            return False
+        producer, origin = self._transactions.popleft()
+        if not may_give_up or self._rng.random() < 0.6:
+            producer.commit(1)
+            return True
+        self._say(f"outside: takes back what it said at {origin}")
+        producer.abort()
+        iid = self.sent.pop(origin).interaction_id
+        if iid in self.questions and iid not in self.open:
+            self.open.append(iid)
+        return True
 
     # --- mischief ----------------------------------------------------------------------------------------------------
 
@@ -265,7 +340,7 @@ class Outside:
         if iid in self.questions and self.questions[iid].silent:
             return
         payload = self._payload(step, request, self._rng.choice((0, 0, 1)))
-        if step.projection is not None and self._rng.random() < 0.3:
+        if step.projection is not None and self._rng.random() < 0.5:
             payload["value"] = self._scenario.author.REFUSED
         self._send(
             step,

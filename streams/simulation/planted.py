@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -16,21 +16,33 @@ import msgspec
 from schemas import facts
 from schemas.errors import TransactionAborted
 from state import interaction
-from state.execution import ExecutionStatus
+from state.execution import ExecutionRecord, ExecutionStatus
 from state.interaction import InteractionStatus
+from streams.author import local
+from streams.clock import BrokerClock
 from streams.engine.loop import TransactionalLoop
 from streams.engine.owned_tasks import OwnedTasks
+from streams.engine.quiet_positions import QuietPositions
+from streams.engine.restore import Restore
+from streams.log.seam import Log, Record
+from streams.roles.core import deciders, gates, retention
 from streams.roles.core.deadlines import Deadlines
 from streams.roles.core.deciders import Deciders
+from streams.roles.core.events import AnswerArrived
+from streams.roles.core.intake import Intake
 from streams.roles.core.live_window import Sessions
 from streams.roles.core.local_work import LocalWork
 from streams.roles.core.session import Session
+from streams.roles.ingress import task as ingress
+from streams.roles.ingress.records import read_answer
 from streams.simulation.violation import Breach, Failed
 from streams.simulation.watch import WORK_ENDS
-from topologies.decisions import admission
-from topologies.decisions.decision import Append, Duplicate
+from topologies.decisions import admission, continuation, timeout
+from topologies.decisions.decision import Append, DeadLetterItem, Decisions, Duplicate, Request
 from topologies.decisions.dispatch import dispatch_items
-from topologies.pipeline.model import Pipeline
+from topologies.decisions.ending import fail
+from topologies.decisions.retention import Fate
+from topologies.pipeline.model import Pipeline, Retention
 from topologies.pipeline.payloads import PayloadType
 
 Swap = tuple[Any, str, Any]
@@ -202,11 +214,37 @@ def _blame_the_content() -> list[Swap]:
 def _expire_over_backlog() -> list[Swap]:
     """A deadline rings while answers that were there before it wait to be decided."""
 
-    def is_open(deadlines: Deadlines) -> bool:
-        deadlines._gate_ms = deadlines._ctx.clock.now_ms()  # noqa: SLF001
+    def has_passed(_deadlines: Deadlines, _end: int) -> bool:
         return True
 
-    return [(Deadlines, "_is_gate_open", is_open)]
+    return [(Deadlines, "has_passed", has_passed)]
+
+
+def _ring_before_ingress() -> list[Swap]:
+    """A deadline rings while answers lie on the response topic that nobody has taken over."""
+
+    def is_taken_over(_log: Log, _group: str, _ends: Any) -> bool:
+        return True
+
+    return [(gates, "_is_taken_over", is_taken_over)]
+
+
+def _trust_the_own_clock() -> list[Swap]:
+    """Deadlines follow the clock of the machine, which another machine or the broker does not share."""
+
+    def now_ms(clock: BrokerClock) -> int:
+        return clock._own.now_ms()  # noqa: SLF001
+
+    return [(BrokerClock, "now_ms", now_ms)]
+
+
+def _leave_markers() -> list[Swap]:
+    """Positions that no record moved are never committed."""
+
+    def moved(_quiet: QuietPositions, _consumer: Any) -> dict[Any, int]:
+        return {}
+
+    return [(QuietPositions, "moved", moved)]
 
 
 def _never_resume() -> list[Swap]:
@@ -232,6 +270,150 @@ def _type_by_the_branch() -> list[Swap]:
     return [(Pipeline, "item_type", item_type)]
 
 
+def _judge_by_our_own_haste() -> list[Swap]:
+    """An answer counts as come in when ingress wrote it to `completions`, not when it was on the response topic."""
+    reading = Intake._read  # noqa: SLF001
+
+    def read(intake: Intake, record: Record, kinds: tuple[type, ...]) -> Any:
+        event = reading(intake, record, kinds)
+        if isinstance(event, AnswerArrived) and event.completion.came_in_ms is not None:
+            late = msgspec.structs.replace(event.completion, came_in_ms=record.timestamp_ms)
+            return AnswerArrived(late, event.ref, record.timestamp_ms)
+        return event
+
+    return [(Intake, "_read", read)]
+
+
+def _never_look_at_the_stamp() -> list[Swap]:
+    """An answer is in time while the deadline has not rung, even where the broker says that it was not."""
+    closed = admission._closed  # noqa: SLF001
+
+    def judging(rows: Any, _came_in_ms: int | None) -> str | None:
+        return closed(rows, None)
+
+    return [(admission, "_closed", judging)]
+
+
+def _believe_the_sender() -> list[Swap]:
+    """The time that a sender wrote on its record is taken for the time at which it came in."""
+
+    def reading(record: Record) -> Any:
+        return read_answer(record._replace(appended=True))
+
+    return [(ingress, "read_answer", reading)]
+
+
+# --- mistakes about items -----------------------------------------------------------------------------------------------------------------
+
+
+def _number_no_equals() -> list[Swap]:
+    """Items with equal fields have one key, so a provider that dedupes answers one of them."""
+
+    def repeated(key: str, _number: int) -> str:
+        return key
+
+    return [(local, "repeated_key", repeated)]
+
+
+def _stop_at_the_first() -> list[Swap]:
+    """The first item that fails for good ends its execution, whatever the others have come to."""
+    failed = continuation._failed  # noqa: SLF001
+
+    def failing(pipeline: Any, result: Any, execution: Any, unit: Any, *, now_ms: int) -> Decisions:
+        decisions = failed(pipeline, result, execution, unit, now_ms=now_ms)
+        fact = getattr(decisions[0], "fact", None)
+        if not isinstance(fact, facts.ContinuationAttemptFailed) or fact.retry_at_ms is not None:
+            return decisions
+        code = "AWAIT_ITEM_CONTINUATION_FAILED"
+        return [*decisions, *fail(pipeline, execution, unit, code=code, message=fact.error_message, now_ms=now_ms)]
+
+    return [(continuation, "_failed", failing)]
+
+
+def _answer_for_the_expired() -> list[Swap]:
+    """What `onTimeout: {skip}` leaves out counts as answered by the provider."""
+
+    def expiring(*args: Any, **kwargs: Any) -> Decisions:
+        decisions = timeout.expire(*args, **kwargs)
+        expired = [decision.fact for decision in decisions if isinstance(decision, Append)]
+        skipped = [
+            fact for fact in expired if isinstance(fact, facts.InteractionTimedOut) and fact.resolution == "skip"
+        ]
+        for fact in skipped:
+            unit_id, index, at_ms = fact.unit_id, fact.item_index, fact.at_ms
+            admitted = facts.BoundaryCompletionAdmitted(
+                fact.execution_id, at_ms, unit_id, index, b"null", None, None, at_ms
+            )
+            decisions.insert(1, Append(admitted))
+        return decisions
+
+    return [(deciders, "expire", expiring)]
+
+
+def _letter_for_a_repeat() -> list[Swap]:
+    """The second outcome of an item that was left out before is told by a letter again."""
+
+    def completing(pipeline: Any, result: Any, execution: Any, unit: Any, item: Any, *, now_ms: int) -> Decisions:
+        decisions = continuation.complete_item(pipeline, result, execution, unit, item, now_ms=now_ms)
+        if item is None or item.letter_id is None or result.error_code is None:
+            return decisions
+        step_id, code, message = result.step_id or "", result.error_code, result.error_message or ""
+        index, letter, tenant = item.item_index, item.letter_id, execution.tenant_id
+        return [*decisions, DeadLetterItem(tenant, item.unit_id, index, step_id, letter, reason=code, detail=message)]
+
+    return [(deciders, "complete_item", completing)]
+
+
+# --- mistakes that a reader planted -----------------------------------------------------------------------------------------------------
+
+
+def _forget_the_open() -> list[Swap]:
+    """Retention deletes executions that nothing has changed for long, open ones too."""
+
+    def fate_of(execution: ExecutionRecord, kept: Retention, *, now_ms: int) -> Fate:
+        return Fate.DELETED if execution.updated_at_ms < now_ms - kept.executions_ms else Fate.KEPT
+
+    return [(retention, "fate", fate_of)]
+
+
+def _never_ask_after_all() -> list[Swap]:
+    """A held answer is refused, and the request that it made unnecessary is not sent after all."""
+
+    def admitting(*args: Any, **kwargs: Any) -> Decisions:
+        return [decision for decision in admission.admit_held(*args, **kwargs) if not isinstance(decision, Request)]
+
+    return [(deciders, "admit_held", admitting)]
+
+
+def _sweep_past_retries() -> list[Swap]:
+    """The sweep of a parked unit takes an item whose suffix was tried before for one that is done."""
+
+    def sweeping(pipeline: Any, execution: Any, unit: Any, rows: Any, *args: Any, **kwargs: Any) -> Decisions:
+        fresh = [(interaction, item) for interaction, item in rows if item is None]
+        return continuation.sweep(pipeline, execution, unit, fresh, *args, **kwargs)
+
+    return [(deciders, "sweep", sweeping)]
+
+
+def _ignore_tombstones() -> list[Swap]:
+    """A restore puts rows, and deletes none."""
+    rows_of = Restore._rows  # noqa: SLF001
+
+    def rows(restore: Restore, records: Any) -> dict[bytes, bytes | None]:
+        return {key: value for key, value in rows_of(restore, records).items() if value is not None}
+
+    return [(Restore, "_rows", rows)]
+
+
+def _trust_an_old_store() -> list[Swap]:
+    """A store is followed from its position however old it is: deletes that were compacted away meanwhile never reach it."""
+
+    def distrust(_restore: Restore, _stored: Any, _starts: Any) -> str:
+        return ""
+
+    return [(Restore, "_distrust", distrust)]
+
+
 PLANTS: Mapping[str, Plant] = {
     "skip-offsets": Plant(_skip_offsets, Breach.ZOMBIE_COMMITTED),
     "offer-before-commit": Plant(_offer_before_commit, Breach.OFFERED_BEFORE_COMMIT),
@@ -243,8 +425,23 @@ PLANTS: Mapping[str, Plant] = {
     "forget-an-attempt": Plant(_forget_an_attempt, Breach.ROW_NOT_NEW, "t/.* was taken to be a new row"),
     "blame-the-content": Plant(_blame_the_content, Breach.EVENT_BLAMED, "the commit of .* was refused"),
     "expire-over-backlog": Plant(_expire_over_backlog, Breach.TIMED_OUT_IN_TIME),
+    "ring-before-ingress": Plant(_ring_before_ingress, Breach.TIMED_OUT_IN_TIME),
+    "trust-the-own-clock": Plant(_trust_the_own_clock, Breach.RANG_EARLY),
+    "leave-markers": Plant(_leave_markers, Breach.NEVER_AT_REST),
     "never-resume": Plant(_never_resume, Breach.PAUSED_FOR_NOTHING),
     "type-by-the-branch": Plant(_type_by_the_branch, Breach.UNEXPECTED_ENDING, "validation error for Yes"),
+    "judge-by-our-own-haste": Plant(_judge_by_our_own_haste, Breach.REFUSED_IN_TIME),
+    "never-look-at-the-stamp": Plant(_never_look_at_the_stamp, Breach.ADMITTED_TOO_LATE),
+    "believe-the-sender": Plant(_believe_the_sender, Breach.REFUSED_IN_TIME),
+    "number-no-equals": Plant(_number_no_equals, Breach.WRONG_KEY, ":n="),
+    "stop-at-the-first": Plant(_stop_at_the_first, Breach.ITEMS_ABANDONED),
+    "answer-for-the-expired": Plant(_answer_for_the_expired, Breach.ADMITTED_AFTER_TIMEOUT),
+    "letter-for-a-repeat": Plant(_letter_for_a_repeat, Breach.DEAD_LETTERS_MISCOUNTED, "letters of items"),
+    "forget-the-open": Plant(_forget_the_open, Breach.TABLES_DIFFER, "is None, not"),
+    "never-ask-after-all": Plant(_never_ask_after_all, Breach.REQUESTS_MISCOUNTED, "has 0 request records, not 1"),
+    "sweep-past-retries": Plant(_sweep_past_retries, Breach.WAITS_FOR_NOTHING),
+    "ignore-tombstones": Plant(_ignore_tombstones, Breach.FORGOTTEN_CAME_BACK, "the restored tables"),
+    "trust-an-old-store": Plant(_trust_an_old_store, Breach.NEVER_FORGOTTEN, "onto an old disk"),
 }
 
 

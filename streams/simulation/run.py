@@ -29,16 +29,23 @@ import structlog
 
 from state.keys import unit_key
 from streams.log.seam import TopicPartition
-from streams.simulation import verdict
+from streams.simulation import tables, verdict
 from streams.simulation.coverage import Coverage
 from streams.simulation.machines import group_of, partition_of
 from streams.simulation.scenario import PROJECT, Say, bounded, draw, without_trace
+from streams.simulation.times import DAY_MS, HOUR_MS
 from streams.simulation.violation import Breach, Failed, Violation
 from streams.simulation.watch import Watch
 from streams.simulation.world import World
 
 ROUNDS_MAX = 3_000
 """Rounds of peace after which a run that has not come to rest never will."""
+
+HOURS_TO_FORGET = 3
+"""Hours after which all of what may be forgotten is; a pass is made each hour."""
+
+PAUSE_MS_MAX = 30_000
+"""Longest time that passes between two rounds; after it nothing is left to happen before the next deadline."""
 
 
 def simulate(seed: int, *, project: Path = PROJECT, say: Say | None = None) -> Coverage:
@@ -74,6 +81,8 @@ def play(world: World, watch: Watch) -> None:
     world.make_peace()
     _come_to_rest(world, watch)
     verdict.check(world)
+    if world.scenario.ages:
+        _let_it_be_forgotten(world, watch)
     world.coverage.outcomes.update(type(ending).__name__ for ending in world.ledger.ended.values())
 
 
@@ -94,9 +103,25 @@ def _come_to_rest(world: World, watch: Watch) -> None:
         watch.at_rest()
         if world.ledger.is_over() and _is_consumed(world):
             return
-        world.advance(pause_ms)
-        pause_ms = min(pause_ms * 2, 30_000)
+        world.times.advance(max(pause_ms, world.times.until_next_deadline() if pause_ms >= PAUSE_MS_MAX else 0))
+        pause_ms = min(pause_ms * 2, PAUSE_MS_MAX)
     raise Violation(Breach.NEVER_AT_REST, f"the run does not come to rest: {_describe_open(world)}")
+
+
+def _let_it_be_forgotten(world: World, watch: Watch) -> None:
+    """Let more time pass than executions are kept, and look whether anything is left of them."""
+    world.times.advance(world.scenario.pipeline.retention.executions_ms + DAY_MS)
+    for _ in range(HOURS_TO_FORGET):
+        world.times.advance(HOUR_MS)
+        quiet = 0
+        for _ in range(ROUNDS_MAX):
+            quiet = 0 if world.round() else quiet + 1
+            watch.after_move()
+            if quiet > 2:
+                break
+    world.times.advance(2 * DAY_MS)
+    world.log.compact()
+    tables.check_forgotten(world)
 
 
 def _is_consumed(world: World) -> bool:

@@ -23,13 +23,20 @@ from schemas.errors import UsageError
 from streams.doors.submissions import command_for_payload
 from topologies.pipeline.ends import ObjectOutput, TopicOutput
 from topologies.pipeline.model import Pipeline
-from topologies.pipeline.steps import AwaitStep, RunStep, Skip, Value
+from topologies.pipeline.steps import AwaitStep, DeadLetterAndSkip, RunStep, Skip, Value
 from topologies.reading.loading import load_pipeline
 
 PROJECT = Path(__file__).parents[2] / "tests" / "simulation" / "project"
 """The simulated pipelines of a checkout."""
 
 OUTPUT_TOPIC = "sim.lines"
+
+LONG = 43_200
+"""How many times longer an answer may take where months pass: 30 days for a minute."""
+
+KEY_FIELDS: tuple[tuple[str, ...], ...] = ((), (), ("name",), ("name", "fails"), ("name", "index"))
+"""Fields of idempotency keys: none, or such that all items are equal, some are, or none."""
+
 _ENVIRON = {"SIMULATED_KEY": "a secret of thirty-two characters"}
 
 
@@ -42,8 +49,12 @@ class Scenario:
         lost_items: An item of these executions never succeeds.
         steps: Moves of the part of the run in which things go wrong.
         silence: Part of the requests that are never answered.
-        jumps: The wall clock may be set, in both directions.
+        apart: The roles run on machines of their own, so that ingress alone may be down.
+        jumps: The broker's clock may be set, in both directions, and every machine's with it.
+        clocks_set: The clocks of machines may be set.
+        senders_times: Response topics carry the times of their senders, which may be anything.
         early: The outside party likes to answer before its request was sent.
+        ages: Months pass: what ended is forgotten, what is open stays.
         stalls: Jobs may overstay their limit.
         bounds: `schemas.limits` as they are in this run: small, so that a dozen items meet them.
     """
@@ -56,13 +67,17 @@ class Scenario:
     lost_items: set[str]
     machines: int
     static: bool
+    apart: bool
     steps: int
     silence: float
     mischief: float
     jumps: bool
+    clocks_set: bool
+    senders_times: bool
     stalls: bool
     cancels: bool
     early: bool
+    ages: bool
     bounds: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -78,8 +93,8 @@ class Scenario:
         output = type(pipeline.output).__name__ if pipeline.output else "none"
         return (
             f"{self.shape}: items {counts}, window {step.window}, live {step.live}, {step.strategy}, on timeout {step.on_timeout}, "
-            f"output {output}, partitions {pipeline.partitions}, machines {self.machines} (static {self.static}), steps {self.steps}, "
-            f"silence {self.silence}, jumps {self.jumps}, stalls {self.stalls}, cancels {self.cancels}, early {self.early}, bounds {dict(self.bounds)}"
+            f"key fields {step.idempotency_key_fields}, output {output}, partitions {pipeline.partitions}, machines {self.machines} (static {self.static}, apart {self.apart}), steps {self.steps}, "
+            f"silence {self.silence}, jumps {self.jumps}, clocks set {self.clocks_set}, senders' times {self.senders_times}, stalls {self.stalls}, cancels {self.cancels}, early {self.early}, ages {self.ages}, timeout {step.timeout_ms}, bounds {dict(self.bounds)}"
         )
 
 
@@ -110,9 +125,13 @@ def draw(seed: int, project: Path, output_dir: Path) -> Scenario:
     base = rng.choice(shapes(project))
     author = author_of(base)
     early = rng.random() < 0.2
-    pipeline = _varied(base, rng, output_dir, author, early=early)
-    jumps, stalls, cancels = rng.random() < 0.25, rng.random() < 0.15, rng.random() < 0.15
-    submissions, lost = _submissions(pipeline, author, rng)
+    ages = rng.random() < 0.15
+    jumps, stalls, cancels = rng.random() < 0.15, rng.random() < 0.15, rng.random() < 0.15
+    # Who overstays loses an attempt by chance: what is left out then differs from run to run.
+    on_error = None if stalls else rng.choice((None, None, Skip(), DeadLetterAndSkip()))
+    pipeline = _varied(base, rng, output_dir, author, early=early, ages=ages, on_error=on_error)
+    submissions, lost = _submissions(pipeline, author, rng, fragile=on_error is not None or rng.random() < 0.1)
+    machines = rng.choice((1, 1, 2, 2, 3))
     return Scenario(
         seed=seed,
         shape=base.name,
@@ -120,26 +139,44 @@ def draw(seed: int, project: Path, output_dir: Path) -> Scenario:
         author=author,
         submissions=submissions,
         lost_items=lost,
-        machines=rng.choice((1, 1, 2, 2, 3)),
+        machines=machines,
         static=rng.random() < 0.6,
+        apart=machines > 1 and rng.random() < 0.4,
         steps=rng.randint(40, 130),
         silence=rng.choice((0.0, 0.0, 0.0, 0.1, 0.4)),
         mischief=rng.choice((0.0, 0.1, 0.3)),
         jumps=jumps,
+        clocks_set=rng.random() < 0.25,
+        senders_times=rng.random() < 0.3,
         stalls=stalls,
         cancels=cancels,
         early=early,
+        ages=ages,
         bounds=_bounds(rng),
     )
 
 
-def _varied(base: Pipeline, rng: Random, output_dir: Path, author: Any, *, early: bool) -> Pipeline:
+def _varied(
+    base: Pipeline,
+    rng: Random,
+    output_dir: Path,
+    author: Any,
+    *,
+    early: bool,
+    ages: bool,
+    on_error: Skip | DeadLetterAndSkip | None,
+) -> Pipeline:
     live, window, signed = rng.random() < 0.6, rng.randint(1, 8), rng.random() < 0.5 and not early
     on_timeout = rng.choice(("fail", "skip", "value"))
+    patience = rng.choice((1, 1, LONG)) if ages else 1
+    key_fields = rng.choice(KEY_FIELDS)
+    suffixes = {
+        index for step in base.await_steps if step.itemised for index in range(step.index + 1, step.suffix_stop)
+    }
 
     def step_of(step: RunStep | AwaitStep) -> RunStep | AwaitStep:
         if isinstance(step, RunStep):
-            return step
+            return replace(step, on_error=on_error) if step.index in suffixes else step
         choice: Skip | Value | None = None
         if on_timeout == "skip" and step.itemised:
             choice = Skip()
@@ -152,6 +189,10 @@ def _varied(base: Pipeline, rng: Random, output_dir: Path, author: Any, *, early
             window=window,
             strategy="signedResumeToken" if signed else "interactionId",
             on_timeout=choice,
+            timeout_ms=step.timeout_ms * patience,
+            idempotency_key_fields=tuple(
+                name for name in key_fields if name in getattr(step.input.arms[0], "model_fields", ())
+            ),
         )
 
     steps = tuple(step_of(step) for step in base.steps)
@@ -168,13 +209,18 @@ def _varied(base: Pipeline, rng: Random, output_dir: Path, author: Any, *, early
     return replace(base, steps=steps, output=output, partitions=rng.choice((2, 3)), tokens=tokens)
 
 
-def _submissions(pipeline: Pipeline, author: Any, rng: Random) -> tuple[dict[str, SubmitCommand], set[str]]:
+def _submissions(
+    pipeline: Pipeline, author: Any, rng: Random, *, fragile: bool
+) -> tuple[dict[str, SubmitCommand], set[str]]:
     submissions: dict[str, SubmitCommand] = {}
     lost: set[str] = set()
     broken = rng.random() < 0.15
+    stumbling = rng.choice((0.2, 0.2, 0.7))
     for number in range(rng.choice((1, 1, 2, 3))):
         count = rng.choice((0, 1, 2, 3, 4, 6, 9, 12))
-        items = [rng.choice((0, 0, 0, 0, 1, 2)) if rng.random() < 0.4 else 0 for _ in range(count)]
+        items = [rng.choice((0, 1, 2)) if rng.random() < stumbling else 0 for _ in range(count)]
+        if fragile:
+            items = [author.ALWAYS if rng.random() < 0.2 else fails for fails in items]
         trouble = rng.choice((0, 0, 0, 1, 2))
         if broken and items and rng.random() < 0.5:
             items[rng.randrange(count)] = author.ALWAYS
@@ -195,7 +241,7 @@ def _bounds(rng: Random) -> dict[str, int]:
         "SLICE_ITEMS": rng.choice((1, 2, 3, 1_000)),
         "PULL_ITEMS_MAX": rng.choice((1, 2, 1_000)),
         "PUBLISH_CHUNK_ITEMS": rng.choice((2, 1_000)),
-        "LIVE_SESSIONS_MAX": rng.choice((1, 64, 64, 64)),
+        "LIVE_SESSIONS_MAX": rng.choice((1, 1, 64, 64)),
         "TRANSACTION_BYTES_MAX": rng.choice((300, 2_000, 1 << 25, 1 << 25)),
         "INBOX_BYTES_MAX": rng.choice((400, 2_000, 1 << 26, 1 << 26)),
         "JOB_BYTES_MAX": rng.choice((1, 300, 1 << 23, 1 << 23)),

@@ -8,8 +8,9 @@ from schemas.identity import home_partition
 from schemas.topics import CHANGELOG_DELETE_RETENTION_MS
 from state.execution import ExecutionRecord
 from state.folding import encode_row
-from state.keys import PREFIXES, TABLES, prefix_span
+from state.keys import PREFIXES, TABLES, execution_of_key, prefix_span
 from state.tables.memory import MemoryStore
+from state.tables.store import Store
 from streams.engine.restore import Restore
 from streams.roles.core.task import CoreTask
 from streams.simulation.machines import consumer_of, is_idle, is_member, task_insides
@@ -26,14 +27,14 @@ def check_tables(world: World) -> None:
     folded = folded_rows(world)
     for machine in world.running():
         assert machine.worker is not None
-        loop = machine.worker.loops["core"]
-        consumer = consumer_of(loop)
+        loop = machine.worker.loops.get("core")
+        consumer = consumer_of(loop) if loop is not None else None
         if consumer is None or not is_member(world.log, consumer):
             continue
         for task in machine.tasks:
             store, _, _ = task_insides(task)
             name = f"the tables of {machine.name}[{task.partition}]"
-            compare(Breach.TABLES_DIFFER, name, rows_of(store), folded.get(task.partition, {}))
+            compare(world, Breach.TABLES_DIFFER, name, rows_of(store), folded.get(task.partition, {}))
 
 
 def folded_rows(world: World) -> dict[int, dict[bytes, bytes]]:
@@ -51,38 +52,75 @@ def rows_of(store: Any) -> dict[bytes, bytes]:
     return {key: value for prefix in PREFIXES.values() for key, value in store.scan(*prefix_span(prefix))}
 
 
-def compare(breach: Breach, tables: str, rows: dict[bytes, bytes], wanted: dict[bytes, bytes]) -> None:
-    """Find the first row that is not what the facts say."""
+def compare(world: World, breach: Breach, tables: str, rows: dict[bytes, bytes], wanted: dict[bytes, bytes]) -> None:
+    """Find the first row that is not what the facts say; of executions that may be forgotten, rows may be gone, and stay so."""
+    back = [key for key in rows if execution_of_key(key) in world.forgotten] if world.forgotten else []
+    if back:
+        raise Violation(Breach.FORGOTTEN_CAME_BACK, f"{tables} hold {back[0]!r}, which was deleted long ago")
     if rows == wanted:
         return
-    keys = sorted(key for key in {*rows, *wanted} if rows.get(key) != wanted.get(key))
-    raise Violation(
-        breach,
-        f"{tables} are not what the facts say: {keys[0]!r} is {rows.get(keys[0])!r}, not {wanted.get(keys[0])!r} ({len(keys)} rows)",
-    )
+    differing = sorted(key for key in {*rows, *wanted} if rows.get(key) != wanted.get(key))
+    forgotten = [key for key in differing if key not in rows and world.may_be_forgotten(execution_of_key(key))]
+    keys = [key for key in differing if key not in forgotten]
+    if keys:
+        raise Violation(
+            breach,
+            f"{tables} are not what the facts say: {keys[0]!r} is {rows.get(keys[0])!r}, not {wanted.get(keys[0])!r} ({len(keys)} rows)",
+        )
+    world.coverage.faults["rows forgotten"] += len(forgotten)
+    gone = {execution_of_key(key) for key in forgotten if key.startswith(b"e")}
+    world.forgotten |= gone
+    orphans = [key for key in rows if execution_of_key(key) in gone]
+    if orphans:
+        raise Violation(Breach.ROWS_LEFT_BEHIND, f"{tables} hold {orphans[0]!r}, whose execution is forgotten")
 
 
 def check_restore(world: World) -> None:
     """A fresh store, restored from the changelogs, is the same too."""
     folded = folded_rows(world)
-    changelogs = {world.names.changelog(table): prefix for prefix, table in TABLES.items()}
     for partition in range(world.scenario.pipeline.partitions):
-        restored = MemoryStore()
-        restore = Restore(
-            world.log,
-            restored,
-            topics=changelogs,
-            partition=partition,
-            clock=world.clock,
-            delete_retention_ms=CHANGELOG_DELETE_RETENTION_MS,
-            reopen=MemoryStore,
-        )
-        if not any(restore.step(1) for _ in range(ROUNDS_MAX)):
-            raise Violation(
-                Breach.RESTORE_DIFFERS, f"the restore of partition {partition} does not end: {restore.waiting_for}"
-            )
         name = f"the restored tables of partition {partition}"
-        compare(Breach.RESTORE_DIFFERS, name, rows_of(restored), folded.get(partition, {}))
+        rows = rows_of(restored(world, partition))
+        compare(world, Breach.RESTORE_DIFFERS, name, rows, folded.get(partition, {}))
+
+
+def restored(world: World, partition: int, store: MemoryStore | None = None) -> Store:
+    """A store, a fresh one unless another is given, as it is after a restore."""
+    restore = Restore(
+        world.log,
+        store or MemoryStore(),
+        topics={world.names.changelog(table): prefix for prefix, table in TABLES.items()},
+        partition=partition,
+        clock=world.clock,
+        delete_retention_ms=CHANGELOG_DELETE_RETENTION_MS,
+        reopen=MemoryStore,
+    )
+    if not any(restore.step(1) for _ in range(ROUNDS_MAX)):
+        raise Violation(
+            Breach.RESTORE_DIFFERS, f"the restore of partition {partition} does not end: {restore.waiting_for}"
+        )
+    return restore.store
+
+
+def check_forgotten(world: World) -> None:
+    """Nothing is left of what ended longer ago than executions are kept: neither on a machine, nor after a restore."""
+    for machine in world.running():
+        for task in machine.tasks:
+            _check_gone(world, f"the tables of {machine.name}[{task.partition}]", rows_of(task_insides(task)[0]))
+    for partition in range(world.scenario.pipeline.partitions):
+        _check_gone(world, f"the restored tables of partition {partition}", rows_of(restored(world, partition)))
+    for machine in world.machines:
+        for (_, partition), (rows, positions) in machine.old_disk.items():
+            store = MemoryStore()
+            store.apply(dict(rows), dict(positions))
+            found = rows_of(restored(world, partition, store))
+            _check_gone(world, f"the tables of partition {partition}, restored onto an old disk,", found)
+
+
+def _check_gone(world: World, tables: str, rows: dict[bytes, bytes]) -> None:
+    left = [key for key in rows if world.may_be_forgotten(execution_of_key(key))]
+    if left:
+        raise Violation(Breach.NEVER_FORGOTTEN, f"{tables} still hold {left[0]!r} and {len(left) - 1} rows more")
 
 
 def check_waiting(world: World) -> None:
@@ -101,7 +139,7 @@ def check_waiting(world: World) -> None:
 
 def _check_waiting(world: World, task: CoreTask) -> None:
     store, sessions, timers = task_insides(task)
-    armed = {key[2:].decode().split(".")[0] for key, _ in timers.armed(b"")}
+    armed = {key[2:].decode().split(".")[0] for key, _ in timers.armed()}
     serving = {session.execution_id for session in sessions.values() if session.is_ended or session.stream is not None}
     for key, _ in store.scan(*prefix_span("e")):
         execution: ExecutionRecord | None = world.ledger.rows.get(key)

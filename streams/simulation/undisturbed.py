@@ -16,6 +16,7 @@ from state.tables.memory import MemoryStoreFactory
 from state.tables.overlay import CheckedOverlay
 from streams.clock import ManualClock
 from streams.doors.submissions import send
+from streams.engine.aside import AtOnce
 from streams.log.memory.log import MemoryLog
 from streams.simulation.ledger import Ledger, records_of
 from streams.simulation.machines import QuietMetrics
@@ -24,10 +25,15 @@ from streams.simulation.scenario import OUTPUT_TOPIC, Scenario, without_trace
 from streams.simulation.violation import Breach, Violation
 from streams.simulation.world import World
 from streams.testing.inline_pool import InlinePool
+from streams.worker.application import take_up
 from streams.worker.assembly import Assembly
-from streams.worker.topics import ensure_topics, verify_topics
+from streams.worker.topics import ensure_topics
 from topologies.pipeline.ends import ObjectOutput, TopicOutput
 from topologies.pipeline.model import Pipeline
+from topologies.pipeline.steps import AwaitStep
+
+TIMEOUT_MS_MAX = 60_000
+"""Nobody waits for months in an undisturbed run."""
 
 
 class Outcome(msgspec.Struct):
@@ -113,7 +119,10 @@ def _other_path(scenario: Scenario) -> Scenario:
     """The same scenario with live and suspending swapped."""
     pipeline = scenario.pipeline
     steps = tuple(
-        replace(step, live=not step.live) if step in pipeline.await_steps else step for step in pipeline.steps
+        replace(step, live=not step.live, timeout_ms=min(step.timeout_ms, TIMEOUT_MS_MAX))
+        if isinstance(step, AwaitStep)
+        else step
+        for step in pipeline.steps
     )
     output = pipeline.output
     if isinstance(output, ObjectOutput):
@@ -139,13 +148,15 @@ class _Undisturbed:
             stores=MemoryStoreFactory(),
             instance="undisturbed",
             static=True,
-            topic_ids=verify_topics(pipeline, self.log),
+            taken_up=take_up(pipeline, self.log),
             metrics=QuietMetrics(),
             make_pool=lambda: InlinePool(self.clock),
             make_overlay=CheckedOverlay,
+            aside=AtOnce(),
+            pace_s=0.0,
         ).build()
         self.ledger = Ledger(scenario, self.log, Names.of(pipeline.app), without_trace)
-        self._outside = Outside(scenario, self.log, Random(1), without_trace)  # noqa: S311 - not used for anything secret
+        self._outside = Outside(scenario, self.log, Random(1), without_trace, transacts=False)  # noqa: S311 - not used for anything secret
 
     def outcomes(self) -> _Outcomes:
         """What its executions left behind."""

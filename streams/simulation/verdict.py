@@ -7,14 +7,14 @@ from collections import Counter
 import msgspec
 
 from schemas import codec, facts, limits
-from schemas.envelopes import DeadLetter, ExecutionOutcome, ProviderCompletion, Refusal
+from schemas.envelopes import DeadLetter, ExecutionOutcome, Refusal
 from schemas.identity import interaction_id, parse_interaction_id
 from state.item import ItemRecord, ItemStatus
 from state.keys import item_key, unit_key
 from state.unit import UnitRecord
 from streams.author.suffixes import Suffix
 from streams.simulation.ledger import records_of
-from streams.simulation.outside import Sent
+from streams.simulation.outside import Origin, Sent
 from streams.simulation.tables import check_restore, check_tables
 from streams.simulation.undisturbed import check_undisturbed
 from streams.simulation.violation import Breach, Violation
@@ -32,6 +32,9 @@ def check(world: World) -> None:
     check_requests(world)
     check_answers(world)
     check_items(world)
+    check_settled(world)
+    check_letters(world)
+    check_keys(world)
     check_undisturbed(world)
 
 
@@ -60,7 +63,7 @@ def check_endings(world: World) -> None:
     replies = Counter(
         (reply.execution_id, reply.status)
         for record in records_of(world.log, world.names.replies)
-        if isinstance(reply := codec.decode(record.value), ExecutionOutcome)
+        if record.value and isinstance(reply := codec.decode(record.value), ExecutionOutcome)
     )
     for execution_id in world.ledger.ended:
         execution = world.ledger.execution(execution_id)
@@ -102,16 +105,13 @@ def check_requests(world: World) -> None:
     """Exactly one request record for each dispatched interaction, none where a held answer made it unnecessary."""
     outside = world.outside
     outside.look()
-    refused = {
-        interaction_id(f.unit_id, f.item_index) for f in world.ledger.facts if isinstance(f, facts.CompletionRefused)
-    }
     for iid, fact in world.ledger.dispatched.items():
         sent = outside.requests.get((iid, fact.attempt), 0)
-        wanted = {1} if fact.requested else ({0, 1} if iid in refused else {0})
-        if sent not in wanted:
+        wanted = int(fact.requested or iid in world.ledger.asked_late)
+        if sent != wanted:
             raise Violation(
                 Breach.REQUESTS_MISCOUNTED,
-                f"{iid} has {sent} request records (requested {fact.requested}, refused {iid in refused})",
+                f"{iid} has {sent} request records, not {wanted} (requested {fact.requested})",
             )
         if not fact.requested and not sent and iid not in world.ledger.admitted and iid not in world.ledger.timed_out:
             unit: UnitRecord = world.ledger.rows.get(unit_key(fact.unit_id))
@@ -136,7 +136,6 @@ def check_answers(world: World) -> None:
         for record in records_of(world.log, world.names.dlq)
         if isinstance(letter := codec.decode(record.value), DeadLetter) and letter.kind == "record"
     )
-    stored_at = _stored_at(world)
     for origin, sent in world.outside.sent.items():
         refused = refusals.get(origin, [])
         if sent.expects == "dead":
@@ -153,20 +152,10 @@ def check_answers(world: World) -> None:
             )
         if not refused and not _is_taken(world, sent):
             raise Violation(Breach.ANSWER_WITHOUT_OUTCOME, f"{sent} at {origin} has no outcome")
-        if sent.proven and not world.clock_was_set:
-            _check_on_time(world, sent, stored_at.get(origin), refused)
-
-
-def _stored_at(world: World) -> dict[tuple[str, int, int], int]:
-    """When each answer reached the topic `completions`, by where it came in."""
-    stored_at: dict[tuple[str, int, int], int] = {}
-    for record in records_of(world.log, world.names.completions):
-        completion = codec.decode(record.value)
-        if isinstance(completion, ProviderCompletion):
-            stored_at[completion.origin_topic, completion.origin_partition, completion.origin_offset] = (
-                record.timestamp_ms
-            )
-    return stored_at
+        if sent.proven and not world.times.clock_was_set:
+            _check_on_time(world, sent, refused)
+    if not world.times.clock_was_set:
+        _check_lateness(world, refusals)
 
 
 def _is_taken(world: World, sent: Sent) -> bool:
@@ -186,12 +175,12 @@ def _is_taken(world: World, sent: Sent) -> bool:
     return any(kind.same(kind.to_json(kind.validate_json(other)), mine) for other in known)
 
 
-def _check_on_time(world: World, sent: Sent, stored_at_ms: int | None, refused: list[Refusal]) -> None:
-    """An answer that was on `completions` before the deadline is never late (policy 2)."""
+def _check_on_time(world: World, sent: Sent, refused: list[Refusal]) -> None:
+    """An answer that was on its response topic before the deadline is never late, however late we took it over (policy 2)."""
     dispatched = world.ledger.dispatched.get(sent.interaction_id)
-    if dispatched is None or stored_at_ms is None:
+    if dispatched is None:
         return
-    on_time = stored_at_ms < dispatched.deadline_ms
+    on_time = sent.at_ms < dispatched.deadline_ms
     late = not refused or refused[0].reason == "late"
     if (
         on_time
@@ -201,8 +190,37 @@ def _check_on_time(world: World, sent: Sent, stored_at_ms: int | None, refused: 
     ):
         raise Violation(
             Breach.TIMED_OUT_IN_TIME,
-            f"{sent} was there at {stored_at_ms}, the deadline was {dispatched.deadline_ms}, and it timed out",
+            f"{sent} was there in time, the deadline was {dispatched.deadline_ms}, and it timed out",
         )
+
+
+def _check_lateness(world: World, refusals: dict[Origin, list[Refusal]]) -> None:
+    """Where the broker says when an answer came in, that decides; else none is late before the deadline rings."""
+    ledger, late = world.ledger, Counter[str]()
+    for origin, sent in world.outside.sent.items():
+        dispatched = ledger.dispatched.get(sent.interaction_id)
+        is_late = dispatched is not None and sent.at_ms >= dispatched.deadline_ms
+        if is_late and any(refusal.reason == "late" for refusal in refusals.get(origin, ())):
+            late[sent.interaction_id] += 1
+    for iid, count in ledger.late_while_open.items():
+        allowed = 0 if world.scenario.senders_times else late[iid]
+        if count > allowed:
+            raise Violation(
+                Breach.REFUSED_IN_TIME, f"{iid}: {count} answers were late while it was open, {allowed} came in late"
+            )
+    if world.scenario.senders_times:
+        return
+    for iid, admitted in ledger.admitted.items():
+        if iid in ledger.timed_out or iid in ledger.held:
+            continue
+        answers = [
+            sent for sent in world.outside.sent.values() if sent.interaction_id == iid and _is_taken(world, sent)
+        ]
+        world.coverage.faults["came in late"] += any(
+            sent.at_ms >= ledger.dispatched[iid].deadline_ms for sent in answers
+        )
+        if all(sent.at_ms >= ledger.dispatched[iid].deadline_ms for sent in answers):
+            raise Violation(Breach.ADMITTED_TOO_LATE, f"{admitted} came in at {[sent.at_ms for sent in answers]}")
 
 
 # --- outputs -----------------------------------------------------------------------------------------------------------
@@ -212,6 +230,8 @@ def check_items(world: World) -> None:
     """What is stored for an item is what its suffix makes of its completion, and of nothing else."""
     author, pipeline = world.scenario.author, world.scenario.pipeline
     for happening, iid in list(world.ledger.seen):
+        if happening == "skipped":
+            _check_left_out(world, iid)
         if happening != "continued":
             continue
         unit_id, _, index = iid.rpartition(".")
@@ -220,14 +240,79 @@ def check_items(world: World) -> None:
         if item.status is not ItemStatus.SUCCEEDED:
             raise Violation(Breach.WRONG_ITEM_OUTPUT, f"{item} was continued")
         if admitted is None:
-            if item.outputs or iid not in world.ledger.timed_out:
-                raise Violation(Breach.WRONG_ITEM_OUTPUT, f"{item} was never answered")
-            continue
+            raise Violation(Breach.WRONG_ITEM_OUTPUT, f"{item} was never answered")
         author.calls.clear()
         author.calls.update({("suffix", *_place(admitted.completion)): author.ALWAYS})
         wanted = Suffix(pipeline, int(unit_id.rsplit(".", 1)[1])).run(admitted.completion)
         if item.outputs != wanted:
             raise Violation(Breach.WRONG_ITEM_OUTPUT, f"{item} should hold {wanted}")
+
+
+def _check_left_out(world: World, iid: str) -> None:
+    """What expired or failed for good is left out, as its step says; nothing is stored for it."""
+    unit_id, _, index = iid.rpartition(".")
+    item: ItemRecord = world.ledger.rows.get(item_key(unit_id, int(index)))
+    admitted = world.ledger.admitted.get(iid)
+    failed = admitted is not None and _fails_of(admitted.completion) == world.scenario.author.ALWAYS
+    if item.status is not ItemStatus.SKIPPED or item.outputs or not (failed or iid in world.ledger.timed_out):
+        raise Violation(Breach.WRONG_ITEM_OUTPUT, f"{item} was left out")
+    world.coverage.faults["item left out"] += 1
+
+
+def _fails_of(completion: bytes) -> int:
+    """How often the suffix of an item stumbles."""
+    fails: int = msgspec.json.decode(completion).get("fails", 0)
+    return fails
+
+
+def check_settled(world: World) -> None:
+    """A failed item stops nobody: when its execution ends for it, every other item is settled."""
+    ledger = world.ledger
+    for unit in ledger.rows.by_key.values():
+        if not isinstance(unit, UnitRecord) or not unit.itemised:
+            continue
+        ending = ledger.ended.get(unit.execution_id)
+        is_last = isinstance(ending, facts.RunFailed) and ending.error_code == "AWAIT_ITEM_CONTINUATION_FAILED"
+        if is_last and unit.failed and not unit.settled == unit.dispatched == unit.source_count:
+            raise Violation(Breach.ITEMS_ABANDONED, f"{ending}, with {unit}")
+
+
+def check_letters(world: World) -> None:
+    """One dead letter for each item that was left out with one, and none besides."""
+    letters = Counter(
+        (letter.interaction_id, letter.letter_id)
+        for record in records_of(world.log, world.names.dlq)
+        if isinstance(letter := codec.decode(record.value), DeadLetter) and letter.kind == "item"
+    )
+    wanted = Counter(
+        (interaction_id(fact.unit_id, fact.item_index), fact.letter_id)
+        for fact in world.ledger.facts
+        if isinstance(fact, facts.ContinuationSkipped) and fact.letter_id is not None
+    )
+    world.coverage.faults["item letter"] += wanted.total()
+    if letters != wanted:
+        raise Violation(Breach.DEAD_LETTERS_MISCOUNTED, f"letters of items are {letters}, not {wanted}")
+
+
+def check_keys(world: World) -> None:
+    """Every idempotency key is the one that a plain count over the items of its unit gives."""
+    counts: Counter[tuple[str, str]] = Counter()
+    by_item = sorted(world.ledger.dispatched.values(), key=lambda fact: (fact.unit_id, fact.item_index or 0))
+    for fact in by_item:
+        step = world.scenario.pipeline.await_step(parse_interaction_id(f"{fact.unit_id}.0").step_index)
+        request = msgspec.json.decode(fact.request)
+        values = [f"{name}={request[name]}" for name in step.idempotency_key_fields]
+        if values:
+            base = ":".join((step.step_id, *values))
+            counts[fact.unit_id, base] += 1
+            number = counts[fact.unit_id, base]
+            wanted = base if number == 1 else f"{base}:n={number}"
+            world.coverage.faults["equal items"] += number > 1
+        else:
+            item = "" if fact.item_index is None else f":item={fact.item_index}"
+            wanted = f"{fact.execution_id}:{step.step_id}{item}"
+        if fact.idempotency_key != wanted:
+            raise Violation(Breach.WRONG_KEY, f"{fact} should have the key {wanted}")
 
 
 def _place(completion: bytes) -> tuple[str, int]:

@@ -11,23 +11,27 @@ from random import Random
 from schemas.envelopes import CancelCommand
 from schemas.errors import InstanceFenced
 from schemas.names import Names
+from schemas.topics import external_topic
 from streams.clock import ManualClock
 from streams.doors.submissions import send
-from streams.log.memory.broker import CommitFault
 from streams.log.memory.log import MemoryLog
+from streams.simulation.broker_faults import BrokerFaults
 from streams.simulation.coverage import ROLES_BY_WEIGHT, STEPS, Coverage
+from streams.simulation.fleet import Fleet
 from streams.simulation.ledger import Ledger
-from streams.simulation.machines import Killed, Machine, consumer_of, group_of, paused_of, transactional_id_of
+from streams.simulation.machines import Killed, Machine, consumer_of, paused_of, transactional_id_of
 from streams.simulation.outside import Outside
 from streams.simulation.scenario import Say, Scenario, without_trace
+from streams.simulation.times import Times
 from streams.simulation.violation import Violation
-from streams.worker.topics import ensure_topics, verify_topics
+from streams.worker.topics import ensure_topics
 
 
 class World:
     """Everything there is in one run.
 
     Attributes:
+        forgotten: Executions whose rows were seen to be gone.
         before_step: Called before each numbered step of a commit, with the machine, the role and the step. What it raises ends the run.
         violation: What `before_step` raised.
     """
@@ -42,25 +46,35 @@ class World:
         self.coverage.shapes[scenario.shape] += 1
         self.tracing = say is not without_trace
         self._say = say
+        if scenario.senders_times:
+            self._make_response_topics()
         ensure_topics(scenario.pipeline, self.log)
-        topic_ids = verify_topics(scenario.pipeline, self.log)
-        names = [f"machine-{number}" for number in range(scenario.machines)]
-        self.machines = [
-            Machine(name, scenario.pipeline, self.log, self.clock, topic_ids, static=scenario.static) for name in names
-        ]
+        self.fleet = Fleet(scenario, self.log, self.clock, self.rng, self.coverage, self.say)
+        self.fleet.at = self.at
         self.ledger = Ledger(scenario, self.log, self.names, self.say)
         self.outside = Outside(scenario, self.log, self.rng, self.say)
+        self.broker = BrokerFaults(self.log, self.names, self.rng, self.coverage, self.say)
+        self.times = Times(
+            scenario, self.clock, self.rng, self.coverage, self.say, next_deadline_ms=self.outside.next_deadline_ms
+        )
         self.doors = self.log.plain_producer()
         self.unsubmitted = list(scenario.submissions)
         self.cancelled: set[str] = set()
-        self.clock_was_set = False
+        self.forgotten: set[str] = set()
         self.before_step: Callable[[Machine, str, int], None] = lambda _machine, _role, _step: None
         self.violation: Violation | None = None
         self._armed: dict[str, tuple[int, str]] = {}
-        self._stepping: list[tuple[Machine, str]] = []
-        self._away_for = 0
         self._is_peace = False
         self._moves = self._weighted_moves()
+
+    def _make_response_topics(self) -> None:
+        """As somebody made them who knew nothing of us: records carry their senders' times."""
+        pipeline = self.scenario.pipeline
+        topics = [
+            external_topic(name, partitions=pipeline.partitions, replication_factor=1)
+            for name in pipeline.response_topics
+        ]
+        self.log.create_topics(topics, 1)
 
     def say(self, text: str) -> None:
         """Add a line to the trace of the run."""
@@ -82,21 +96,29 @@ class World:
     @property
     def is_broker_away(self) -> bool:
         """Whether the broker answers nobody."""
-        return self._away_for > 0
+        return self.broker.is_away
+
+    def may_be_forgotten(self, execution_id: str) -> bool:
+        """Whether an execution ended so long ago that a worker may have forgotten it, or may do so soon."""
+        execution = self.ledger.execution(execution_id)
+        if execution is None or not execution.is_terminal:
+            return False
+        kept_ms = self.scenario.pipeline.retention.executions_ms
+        return execution.updated_at_ms + kept_ms < self.times.latest_ms
 
     @property
     def is_between_steps(self) -> bool:
         """Whether no loop stands in the middle of a step."""
-        return not self._stepping
+        return not self.fleet.stepping
+
+    @property
+    def machines(self) -> list[Machine]:
+        """Every process that there is or was."""
+        return self.fleet.machines
 
     def running(self) -> list[Machine]:
-        """Machines that can be stepped now: alive, and not in the middle of a step."""
-        busy = {machine.name for machine, _ in self._stepping}
-        return [
-            machine
-            for machine in self.machines
-            if machine.worker is not None and not machine.is_stalled and machine.name not in busy
-        ]
+        """Machines that can be stepped now."""
+        return self.fleet.running()
 
     # --- moves -------------------------------------------------------------------------------------------------------
 
@@ -106,21 +128,24 @@ class World:
             (self.step_all, 12),
             (self.run_job, 25),
             (self.hear_outside, 25),
-            (self.pass_time, 12),
+            (self.times.pass_some, 12),
+            (self.leave_answers, 3),
             (self.submit, 4),
             (self.arm_kill, 5),
             (self.arm_stall, 4 if self.scenario.machines > 1 else 2),
             (self.start_machine, 6),
-            (self.fail_commit, 4),
-            (self.expire_transaction, 2),
-            (self.go_away, 2),
-            (self.compact, 2),
-            (self.trim, 1),
-            (self.keep_disk, 2),
-            (self.close_machine, 1),
-            (self.stall_machine, 2 if self.scenario.machines > 1 else 0),
+            (self.broker.fail_commit, 4),
+            (self.fleet.bury_some, 2),
+            (self.broker.go_away, 2),
+            (self.broker.compact, 6 if self.scenario.ages else 2),
+            (self.broker.trim, 1),
+            (self.fleet.keep_disk, 6 if self.scenario.ages else 2),
+            (self.fleet.close_some, 1),
+            (self.fleet.stall_some, 2 if self.scenario.machines > 1 else 0),
             (self.usurp, 1),
-            (self.jump, 4 if self.scenario.jumps else 0),
+            (self.times.jump, 4 if self.scenario.jumps else 0),
+            (self.fleet.set_clock, 4 if self.scenario.clocks_set else 0),
+            (self.age, 5 if self.scenario.ages else 0),
             (self.overstay, 3 if self.scenario.stalls else 0),
             (self.cancel, 2 if self.scenario.cancels else 0),
         ]
@@ -130,17 +155,14 @@ class World:
         """Make one move, drawn by weight."""
         moves, weights = self._moves
         self.rng.choices(moves, weights)[0]()
-        if self._away_for > 0:
-            self._away_for -= 1
-            if self._away_for == 0:
-                self.say("broker: back")
-                self.log.set_available(available=True)
+        self.broker.after_move()
 
     def step_some(self) -> None:
         """Step one loop of one machine, core loops more often than others."""
         running = self.running()
         if running:
-            self.step(self.rng.choice(running), self.rng.choice(ROLES_BY_WEIGHT))
+            machine = self.rng.choice(running)
+            self.step(machine, self.rng.choice([role for role in ROLES_BY_WEIGHT if role in machine.roles]))
 
     def step_all(self) -> None:
         """Step every loop of one machine."""
@@ -154,8 +176,12 @@ class World:
     def step(self, machine: Machine, role: str) -> bool:
         """Step one loop; a kill inside it ends the machine."""
         assert machine.worker is not None
-        self._stepping.append((machine, role))
-        loop = machine.worker.loops[role]
+        loop = machine.worker.loops.get(role)
+        if loop is None:
+            return False
+        if role == "core" and not self.fleet.runs("ingress"):
+            self.coverage.faults["core without ingress"] += 1
+        self.fleet.stepping.append((machine, role))
         try:
             moved = loop.step()
             if paused_of(loop):
@@ -170,7 +196,7 @@ class World:
             machine.kill()
             return True
         finally:
-            self._stepping.pop()
+            self.fleet.stepping.pop()
 
     def run_job(self) -> None:
         """Run one job of a pool."""
@@ -190,55 +216,56 @@ class World:
 
     def hear_outside(self) -> None:
         """Let the outside party do something."""
-        if self._away_for == 0:
+        if not self.broker.is_away:
             self.outside.act()
 
     def submit(self) -> None:
         """Submit the next execution, or one again."""
-        if self._away_for > 0:
+        if self.broker.is_away:
             return
-        execution_id = (
-            self.unsubmitted.pop(0) if self.unsubmitted else self.rng.choice(sorted(self.scenario.submissions))
-        )
+        if self.unsubmitted:
+            execution_id = self.unsubmitted.pop(0)
+        else:
+            execution_id = self.rng.choice(sorted(self.scenario.submissions))
+            if self.scenario.ages and execution_id in self.ledger.ended:
+                return  # forgotten, it would be another execution
         self.say(f"door: submits {execution_id}")
         send(self.scenario.pipeline, self.doors, self.scenario.submissions[execution_id], timeout_s=1)
 
     def cancel(self) -> None:
         """Cancel an execution."""
-        if self._away_for > 0 or self.rng.random() < 0.5:
+        if self.broker.is_away or self.rng.random() < 0.5:
             return
         execution_id = self.rng.choice(sorted(self.scenario.submissions))
         self.cancelled.add(execution_id)
         self.say(f"door: cancels {execution_id}")
         send(self.scenario.pipeline, self.doors, CancelCommand(execution_id, "no longer wanted"), timeout_s=1)
 
-    def pass_time(self) -> None:
-        """Let some time pass: a little, or now and then as much as brings the clock to about the next deadline."""
-        deadline_ms = self.outside.next_deadline_ms()
-        if deadline_ms is not None and self.rng.random() < 0.15:
-            self.advance(max(deadline_ms + self.rng.choice((-200, -1, 0, 1, 200)) - self.clock.now_ms(), 1))
+    def age(self) -> None:
+        """Let so much time pass that what ended is forgotten; transactions and sessions that nobody keeps end meanwhile."""
+        self.times.age()
+        self.fleet.bury_all()
+
+    def leave_answers(self) -> None:
+        """Answer, and let the deadline pass while only core loops go on: nobody takes the answer over."""
+        if self.broker.is_away or self.fleet.stepping:
             return
-        most = self.rng.choice((30, 300, 300, 1_500, 6_000, 70_000 if self.scenario.silence else 12_000))
-        self.advance(self.rng.randint(1, most))
-
-    def advance(self, by_ms: int) -> None:
-        """Let time pass."""
-        self.say(f"clock: {by_ms} ms pass")
-        self.clock.advance(by_ms)
-
-    def jump(self) -> None:
-        """Set the wall clock, forwards or back."""
-        by_ms = self.rng.choice((-90_000, -5_000, -300, 300, 5_000, 90_000))
-        self.clock_was_set = True
-        self.coverage.faults["clock jump"] += 1
-        self.say(f"clock: set by {by_ms} ms")
-        self.clock.jump(self.clock.now_ms() + by_ms)
+        deadline_ms = self.outside.answer_one()
+        if deadline_ms is None:
+            return
+        self.coverage.faults["answers left lying"] += 1
+        self.coverage.faults["transaction open at a deadline"] += self.outside.has_open_transaction
+        self.times.advance(max(deadline_ms + self.rng.choice((0, 1, 200, 5_000)) - self.clock.now_ms(), 0))
+        for _ in range(self.rng.randint(1, 12)):
+            running = self.running()
+            if running:
+                self.step(self.rng.choice(running), "core")
 
     # --- trouble -----------------------------------------------------------------------------------------------------
 
     def at(self, machine: Machine, step: int) -> None:
         """Called before each numbered step of a commit: look at it, then make the trouble that is armed for it."""
-        role = self._stepping[-1][1]
+        role = self.fleet.stepping[-1][1]
         try:
             self.before_step(machine, role, step)
         except Violation as violation:  # the loop would take it for an event that cannot be decided
@@ -278,7 +305,7 @@ class World:
                     if pool.jobs:
                         pool.run_one(0)
             else:
-                self.rng.choice((self.run_job, self.hear_outside, self.pass_time))()
+                self.rng.choice((self.run_job, self.hear_outside, self.times.pass_some))()
         self.say(f"{machine.name}: goes on")
 
     def arm_kill(self) -> None:
@@ -297,112 +324,13 @@ class World:
 
     def start_machine(self) -> None:
         """Start a machine that is down, or wake one that is stalled."""
-        down = [machine for machine in self.machines if machine.worker is None or machine.is_stalled]
-        if not down or self._away_for > 0:
-            return
-        machine = self.rng.choice(down)
-        if machine.is_stalled:
-            self.say(f"{machine.name}: wakes up")
-            machine.is_stalled = False
-            return
-        if not machine.static:
-            self._bury(machine)
-        disk = machine.lose_disk(self.rng)
-        self.say(f"{machine.name}: starts with {disk}")
-        self.coverage.faults[f"start with {disk}"] += 1
-        machine.start(self.at)
-
-    def _bury(self, machine: Machine) -> None:
-        """End the session and the transactions of a dead process."""
-        for loop in [loop for worker in machine.dead for loop in worker.loops.values()]:
-            consumer = consumer_of(loop)
-            if consumer is not None:
-                self.log.kick(consumer)
-            self.log.expire_transaction(transactional_id_of(loop))
-        machine.dead = []
-
-    def fail_commit(self) -> None:
-        """Let the next commit go wrong."""
-        faults: tuple[CommitFault, ...] = ("abort", "before", "after", "after")
-        fault = self.rng.choice(faults)
-        self.say(f"broker: the next commit fails ({fault})")
-        self.coverage.faults[f"commit {fault}"] += 1
-        self.log.fail_next_commit(fault)
-
-    def expire_transaction(self) -> None:
-        """Let the session and the transactions of a dead machine end at last."""
-        dead = [machine for machine in self.machines if machine.dead and machine.worker is None]
-        if dead:
-            machine = self.rng.choice(dead)
-            self.say(f"{machine.name}: its sessions end")
-            self._bury(machine)
-
-    def go_away(self) -> None:
-        """Take the broker away for a while."""
-        if self._away_for == 0 and not self._stepping:
-            self._away_for = self.rng.randint(1, 8)
-            self.say(f"broker: away for {self._away_for} moves")
-            self.coverage.faults["broker away"] += 1
-            self.log.set_available(available=False)
-
-    def compact(self) -> None:
-        """Compact the changelogs."""
-        self.coverage.faults["compaction"] += 1
-        self.log.compact()
-
-    def trim(self) -> None:
-        """Remove what was consumed, as retention does."""
-        if self._away_for > 0:
-            return
-        self.coverage.faults["retention"] += 1
-        for role, topics in (("core", (self.names.commands,)), ("continuation", (self.names.continuations,))):
-            for at, offset in group_of(self.log, self.names.group(role)).committed.items():
-                if at.topic in topics:
-                    self.log.trim(at, offset)
-
-    def keep_disk(self) -> None:
-        """Remember a disk, for a restart from a backup."""
-        machine = self.rng.choice(self.machines)
-        machine.old_disk = machine.disks.copied()
-
-    def close_machine(self) -> None:
-        """Stop a machine cleanly."""
-        running = self.running()
-        if len(running) > 1 or (running and self.rng.random() < 0.2):
-            machine = self.rng.choice(running)
-            self.say(f"{machine.name}: stops")
-            assert machine.worker is not None
-            machine.worker.close()
-            machine.kill()
-
-    def stall_machine(self) -> None:
-        """Stall a machine: it is not stepped any more, and its sessions end."""
-        running = self.running()
-        if len(running) < 2:
-            return
-        machine = self.rng.choice(running)
-        machine.is_stalled = True
-        self.say(f"{machine.name}: stands still")
-        self.coverage.faults["zombie"] += 1
-        assert machine.worker is not None
-        for loop in machine.worker.loops.values():
-            consumer = consumer_of(loop)
-            if consumer is not None:
-                self.log.kick(consumer)
-            if self.rng.random() < 0.3:
-                self.log.expire_transaction(transactional_id_of(loop))
+        if not self.broker.is_away:
+            self.fleet.start_some()
 
     def usurp(self) -> None:
-        """Start a second process under a machine's name; the first one learns of it when it is stepped."""
-        running = self.running()
-        if not running or not self.scenario.static or len(self.machines) > 4 or self._away_for > 0:
-            return
-        first = self.rng.choice(running)
-        self.say(f"{first.name}: a second process takes its name")
-        self.coverage.faults["second process"] += 1
-        second = Machine(first.name, self.scenario.pipeline, self.log, self.clock, first._topic_ids, static=True)  # noqa: SLF001
-        self.machines.append(second)
-        second.start(self.at)
+        """Start a second process under a machine's name."""
+        if not self.broker.is_away:
+            self.fleet.usurp()
 
     # --- peace -------------------------------------------------------------------------------------------------------
 
@@ -410,26 +338,20 @@ class World:
         """Let nothing go wrong from now on, but for the kills that are armed and have not met their step."""
         self.say("--- peace ---")
         self._is_peace = True
-        self._away_for = 0
         self._armed = {role: armed for role, armed in self._armed.items() if armed[1] == "kill"}
-        self.log.set_available(available=True)
+        self.broker.come_back()
         while self.unsubmitted:
             self.submit()
         for machine in self.machines:
             machine.is_stalled = False
-            if machine.worker is None:
-                self._bury(machine)
-        if all(machine.worker is None for machine in self.machines):
-            self.machines[0].start(self.at)
+        self.fleet.bury_all()
+        self.fleet.make_whole()
 
     def round(self) -> bool:
         """Step every loop, run every job, give every answer; True when anything happened."""
         moved = False
-        for machine in self.machines:
-            if machine.worker is None:
-                self._bury(machine)
-        if not self.running():  # two processes of one name may both have met a newer one
-            self.machines[0].start(self.at)
+        self.fleet.bury_all()
+        self.fleet.make_whole()
         for machine in list(self.machines):
             for role in ("ingress", "core", "continuation"):
                 if machine.worker is not None:

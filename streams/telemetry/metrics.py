@@ -35,6 +35,9 @@ class Metrics:
         self._unknown = Counter("kawait_commits_unknown", "Commits with an unknown outcome", ["role"], registry=made)
         self._rebalances = Counter("kawait_rebalances", "Assignments received", ["role"], registry=made)
         self._assigned = Gauge("kawait_assigned_partitions", "Partitions owned", ["role"], registry=made)
+        self._unread = Gauge(
+            "kawait_unread_partitions", "Partitions of a role's inputs that no worker reads", ["role"], registry=made
+        )
         self._restore_done = Gauge(
             "kawait_restore_done_records", "Changelog offsets followed", ["partition"], registry=made
         )
@@ -45,6 +48,13 @@ class Metrics:
         self.oldest_pending_age = Gauge(
             "kawait_oldest_pending_age_seconds", "Age of the oldest request without an answer", registry=made
         )
+        self.deadlines_held = Gauge(
+            "kawait_deadlines_held", "Due deadlines held back for long by answers not taken over yet", registry=made
+        )
+        self._clock_difference = Gauge(
+            "kawait_clock_difference_seconds", "How far the broker's clock is ahead of the machine's", registry=made
+        )
+        self.input_missing = Gauge("kawait_input_missing", "1 while the input location cannot be listed", registry=made)
         self.window_occupancy = Gauge(
             "kawait_window_occupancy", "Window slots taken over all live sessions", registry=made
         )
@@ -85,10 +95,18 @@ class Metrics:
         self._rebalances.labels(role).inc()
         self._assigned.labels(role).set(partitions)
 
+    def unread(self, role: str, partitions: int) -> None:
+        """The inputs of a role were compared with what its group reads."""
+        self._unread.labels(role).set(partitions)
+
     def restoring(self, partition: int, done: int, total: int) -> None:
         """A restore went on."""
         self._restore_done.labels(str(partition)).set(done)
         self._restore_total.labels(str(partition)).set(total)
+
+    def clocks_differ(self, seconds: float) -> None:
+        """The broker's time was measured."""
+        self._clock_difference.set(seconds)
 
     def gave_up(self, partition: int) -> None:
         """A partition was given up."""

@@ -37,12 +37,14 @@ from state.tables.memory import MemoryStoreFactory
 from state.tables.overlay import CheckedOverlay
 from streams.clock import ManualClock
 from streams.doors.submissions import command_for_object, command_for_payload, encode_value, send
+from streams.engine.aside import AtOnce
 from streams.engine.pool import Pool
 from streams.log.memory.log import MemoryLog
 from streams.log.seam import Record, TopicPartition
 from streams.testing.inline_pool import InlinePool
+from streams.worker.application import take_up
 from streams.worker.assembly import ROLES, Assembly, Worker
-from streams.worker.topics import ensure_topics, verify_topics
+from streams.worker.topics import ensure_topics
 from topologies.pipeline.model import Pipeline
 from topologies.pipeline.transports import KafkaTransport
 from topologies.reading.loading import load_pipeline
@@ -96,10 +98,12 @@ class TopologyTestDriver:
             stores=self.stores,
             instance=self._instance,
             static=True,
-            topic_ids=verify_topics(self.pipeline, self.log),
+            taken_up=take_up(self.pipeline, self.log),
             roles=ROLES,
             make_pool=self._make_pool,
             make_overlay=CheckedOverlay,
+            aside=AtOnce(),
+            pace_s=0.0,
         ).build()
 
     def _make_pool(self) -> Pool:
@@ -301,7 +305,7 @@ class TopologyTestDriver:
         return [
             value
             for record in self.records(self.names.replies)
-            if isinstance(value := codec.decode(record.value), ExecutionOutcome)
+            if record.value and isinstance(value := codec.decode(record.value), ExecutionOutcome)
         ]
 
     def metric(self, name: str, **labels: str) -> float:

@@ -19,7 +19,7 @@ from connectors.objects.publication import remove_stale
 from schemas.errors import InstanceFenced, KawaitError, LogError
 from state.tables.rocksdb import RocksStoreFactory
 from streams.author.step_process import StepProcess
-from streams.clock import SystemClock
+from streams.clock import Clock, SystemClock
 from streams.engine.loop import TransactionalLoop
 from streams.log.kafka.log import KafkaLog
 from streams.log.seam import Log
@@ -27,8 +27,9 @@ from streams.process.interpreter import tune_interpreter
 from streams.roles.object_source import ObjectPoller
 from streams.telemetry.admin import AdminServer
 from streams.telemetry.metrics import Metrics
+from streams.worker.application import wait_for_start
 from streams.worker.assembly import ROLES, Assembly, Worker
-from streams.worker.topics import wait_for_topics
+from streams.worker.topics import topic_remarks
 from topologies.pipeline.ends import ObjectOutput, ObjectSource
 from topologies.pipeline.model import Pipeline
 from topologies.reading.choice import PipelineChoice
@@ -59,8 +60,14 @@ class WorkerSettings:
     admin_port: int | None = None
 
 
-def run_worker(settings: WorkerSettings, stop: threading.Event, *, on_ready: Callable[[], None] = lambda: None) -> int:
-    """Run until `stop` is set; returns the exit code.
+def run_worker(
+    settings: WorkerSettings,
+    stop: threading.Event,
+    *,
+    clock: Clock | None = None,
+    on_ready: Callable[[], None] = lambda: None,
+) -> int:
+    """Run until `stop` is set; returns the exit code. `clock`: the machine's, unless a test has one that goes wrong.
 
     Raises:
         UsageError: the pipeline, a topic or the state directory does not allow it to start.
@@ -68,15 +75,17 @@ def run_worker(settings: WorkerSettings, stop: threading.Event, *, on_ready: Cal
     tune_interpreter()
     static = settings.instance != AUTO
     instance = settings.instance if static else f"auto-{uuid.uuid4().hex[:12]}"  # noqa: TID251 - a name, not a decision
-    pipeline, clock = settings.pipeline, SystemClock()
+    pipeline, clock = settings.pipeline, clock or SystemClock()
     stores = RocksStoreFactory(settings.state_dir / pipeline.app, instance)  # held: exit before anybody is fenced
     log = KafkaLog(settings.bootstrap, settings.kafka)
     runs_steps = settings.choice is not None and not {"core", "continuation"}.isdisjoint(settings.roles)
     author = StepProcess(settings.choice) if settings.choice is not None and runs_steps else None
     try:
-        topic_ids = wait_for_topics(pipeline, log, stop)
-        if topic_ids is None:
+        taken_up = wait_for_start(pipeline, log, stop)
+        if taken_up is None:
             return 0
+        for remark in topic_remarks(pipeline, log):
+            logger.warning("a topic is not as `kawait topics` would make it", detail=remark)
         worker = Assembly(
             pipeline=pipeline,
             log=log,
@@ -84,7 +93,7 @@ def run_worker(settings: WorkerSettings, stop: threading.Event, *, on_ready: Cal
             stores=stores,
             instance=instance,
             static=static,
-            topic_ids=topic_ids,
+            taken_up=taken_up,
             roles=settings.roles,
             metrics=Metrics(),
             author=author,
@@ -94,7 +103,7 @@ def run_worker(settings: WorkerSettings, stop: threading.Event, *, on_ready: Cal
             author.wait_ready()
         _clean_up_output(pipeline, instance)
         with _admin(settings, worker):
-            return serve(worker, pipeline, log, stop, on_ready=on_ready)
+            return serve(worker, pipeline, log, stop, clock, on_ready=on_ready)
     finally:
         if author is not None:
             author.close()
@@ -128,16 +137,24 @@ def _clean_up_output(pipeline: Pipeline, instance: str) -> None:
 
 
 def serve(
-    worker: Worker, pipeline: Pipeline, log: Log, stop: threading.Event, *, on_ready: Callable[[], None] = lambda: None
+    worker: Worker,
+    pipeline: Pipeline,
+    log: Log,
+    stop: threading.Event,
+    clock: Clock,
+    *,
+    on_ready: Callable[[], None] = lambda: None,
 ) -> int:
     """Run a worker's loops in threads until `stop` is set or one of them fails; returns the exit code."""
     failures: list[BaseException] = []
     threads = [
-        threading.Thread(target=_run_loop, args=(loop, worker, stop, failures), name=f"kawait-{role}", daemon=True)
+        threading.Thread(
+            target=_run_loop, args=(loop, worker, stop, clock, failures), name=f"kawait-{role}", daemon=True
+        )
         for role, loop in worker.loops.items()
     ]
     if "core" in worker.loops and isinstance(pipeline.source, ObjectSource):
-        poller = ObjectPoller(pipeline, pipeline.source, log, SystemClock(), worker.loops["core"])
+        poller = ObjectPoller(pipeline, pipeline.source, log, clock, worker.loops["core"], worker.metrics)
         threads.append(threading.Thread(target=poller.run, args=(stop, failures), name="kawait-source", daemon=True))
     for thread in threads:
         thread.start()
@@ -150,8 +167,7 @@ def serve(
             break
     for thread in threads:
         thread.join()
-    for pool in worker.pools:
-        pool.close()
+    worker.free()
     for failure in failures[:1]:  # the others fell with it
         _report(failure)
     return 1 if failures else 0
@@ -166,10 +182,11 @@ def _report(failure: BaseException) -> None:
         logger.error("the worker failed", exc_info=failure)
 
 
-def _run_loop(loop: TransactionalLoop, worker: Worker, stop: threading.Event, failures: list[BaseException]) -> None:
+def _run_loop(
+    loop: TransactionalLoop, worker: Worker, stop: threading.Event, clock: Clock, failures: list[BaseException]
+) -> None:
     """One role's thread. Membership is given up on the thread that polls."""
     gauges_at_s = 0.0
-    clock = SystemClock()
     try:
         while not stop.is_set():
             loop.step()
@@ -191,4 +208,5 @@ def report_gauges(loop: TransactionalLoop, worker: Worker) -> None:
     health = [task.health() for task in dict.fromkeys(loop.tasks.values())]
     worker.metrics.open_interactions.set(sum(each.open for each in health))
     worker.metrics.oldest_pending_age.set(max((each.oldest_s for each in health), default=0.0))
+    worker.metrics.deadlines_held.set(sum(each.held for each in health))
     worker.metrics.window_occupancy.set(sum(each.occupied for each in health))

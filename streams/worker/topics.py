@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 
 import structlog
 
-from schemas.errors import LogUnavailable, TopicMismatch
-from schemas.topics import Acl, TopicSettings, acls, catalogue, mismatches
-from streams.log.seam import Log
+from schemas.errors import TopicMismatch
+from schemas.topics import Acl, TopicSettings, acls, catalogue, mismatches, remarks
+from streams.log.seam import Log, TopicState
 from topologies.pipeline.ends import TopicOutput, TopicSource
 from topologies.pipeline.model import Pipeline
 from topologies.pipeline.transports import KafkaTransport
@@ -27,6 +26,7 @@ def topic_settings(pipeline: Pipeline) -> list[TopicSettings]:
         replication_factor=pipeline.replication_factor,
         facts_retention_ms=pipeline.retention.facts_ms,
         external=pipeline.external_topics,
+        responses=pipeline.response_topics,
     )
 
 
@@ -49,10 +49,16 @@ def ensure_topics(pipeline: Pipeline, log: Log, *, timeout_s: float = TOPICS_TIM
 
 
 def verify_topics(pipeline: Pipeline, log: Log, *, timeout_s: float = TOPICS_TIMEOUT_S) -> Mapping[str, str]:
-    """Check every topic.
+    """Check every topic; returns their ids, by name.
 
-    Returns:
-        Topic ids by name.
+    Raises:
+        TopicMismatch: as `verified`.
+    """
+    return {name: state.topic_id for name, state in verified(pipeline, log, timeout_s=timeout_s).items()}
+
+
+def verified(pipeline: Pipeline, log: Log, *, timeout_s: float = TOPICS_TIMEOUT_S) -> Mapping[str, TopicState]:
+    """Check every topic; returns them as they are, by name.
 
     Raises:
         TopicMismatch: a topic is missing or has other settings than the pipeline needs; every one is named.
@@ -74,25 +80,14 @@ def verify_topics(pipeline: Pipeline, log: Log, *, timeout_s: float = TOPICS_TIM
         )
     if problems:
         raise TopicMismatch("\n".join(problems))
-    return {name: state.topic_id for name, state in known.items()}
+    return known
 
 
-def wait_for_topics(pipeline: Pipeline, log: Log, stop: threading.Event) -> Mapping[str, str] | None:
-    """Check the topics, waiting for the broker as long as it takes; None when told to stop meanwhile.
-
-    Raises:
-        TopicMismatch: a topic is missing or not as it must be.
-    """
-    waiting = False
-    while not stop.is_set():
-        try:
-            return verify_topics(pipeline, log, timeout_s=5.0)
-        except LogUnavailable as error:
-            if not waiting:
-                logger.warning("waiting for the broker", detail=str(error))
-                waiting = True
-            stop.wait(1.0)
-    return None
+def topic_remarks(pipeline: Pipeline, log: Log, *, timeout_s: float = TOPICS_TIMEOUT_S) -> list[str]:
+    """What is not as `ensure_topics` would make it about topics that will do nevertheless."""
+    settings = [spec for spec in topic_settings(pipeline) if spec.optional]
+    known = log.topics([spec.name for spec in settings], timeout_s)
+    return [line for spec in settings if spec.name in known for line in remarks(spec, known[spec.name].config)]
 
 
 def pipeline_acls(pipeline: Pipeline) -> list[Acl]:

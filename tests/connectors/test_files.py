@@ -22,14 +22,14 @@ from pydantic import BaseModel, Field
 from connectors.objects import listing as listing_module
 from connectors.objects import row_formats
 from connectors.objects.listing import (
+    CUT_FACTOR,
     FilesystemSource,
-    HashCache,
     Listing,
     ObjectIdentity,
     identify,
-    list_objects,
     submission_key,
 )
+from connectors.objects.looks import Look, read_content
 from connectors.objects.publication import (
     ObjectKeyRefused,
     ObjectPublication,
@@ -43,8 +43,8 @@ from connectors.objects.publication import (
 from connectors.objects.row_formats import CsvRows, JsonLines
 from schemas.errors import PublicationConflict, UsageError
 
-NOW_MS = 1_700_000_000_000
-OLD_S = NOW_MS / 1000 - 60
+OLD_S = 1_700_000_000
+SETTLE_MS = 1_000
 
 
 def sha256(content: bytes) -> str:
@@ -58,8 +58,18 @@ def put(path: Path, content: bytes = b"x", *, modified_s: float = OLD_S) -> Path
     return path
 
 
-def look(location: Path, *include: str, cache: HashCache | None = None) -> Listing:
-    return list_objects(location, include or ("*.csv",), now_ms=NOW_MS, settle_ms=1_000, cache=cache)
+def source_of(location: Path, *include: str, ready_suffix: str | None = None) -> FilesystemSource:
+    return FilesystemSource(location, include or ("*.csv",), settle_ms=SETTLE_MS, ready_suffix=ready_suffix)
+
+
+def settled(source: FilesystemSource) -> Listing:
+    """What is shown after everything was left alone for long."""
+    source.look(0)
+    return source.look(CUT_FACTOR * SETTLE_MS)
+
+
+def look(location: Path, *include: str) -> Listing:
+    return settled(source_of(location, *include))
 
 
 def names(location: Path, *include: str) -> list[str]:
@@ -93,48 +103,125 @@ def test_patterns_reach_below_only_when_they_say_so(tmp_path: Path) -> None:
     assert names(tmp_path, "**/*.csv") == ["a.csv", "x/b.csv", "x/y/c.csv"]
 
 
-def test_a_file_still_being_written_is_left_for_the_next_look(tmp_path: Path) -> None:
-    path = put(tmp_path / "a.csv", modified_s=NOW_MS / 1000 - 0.5)
-    listing = look(tmp_path)
-    assert listing.objects == []
-    assert listing.unsettled == [str(path)]
-    later = list_objects(tmp_path, ["*.csv"], now_ms=NOW_MS + 1_000, settle_ms=1_000)
-    assert [found.name for found in later.objects] == ["a.csv"]
+def test_a_file_is_whole_once_two_looks_show_the_same_and_lie_far_enough_apart(tmp_path: Path) -> None:
+    path, source = put(tmp_path / "a.csv", b"1\n"), source_of(tmp_path)
+    assert source.look(0).unsettled == [str(path)]
+    assert source.look(SETTLE_MS - 1).unsettled == [str(path)]
+    put(path, b"1\n2\n")
+    assert source.look(SETTLE_MS).unsettled == [str(path)], "it has changed: the wait begins anew"
+    assert source.look(2 * SETTLE_MS - 1).unsettled == [str(path)]
+    assert [found.size for found in source.look(2 * SETTLE_MS).objects] == [4]
 
 
-def test_a_time_far_in_the_future_is_no_writer_at_work(tmp_path: Path) -> None:
-    put(tmp_path / "a.csv", modified_s=NOW_MS / 1000 + 86_400)
-    assert names(tmp_path) == ["a.csv"]
+@pytest.mark.parametrize("modified_s", [0, OLD_S, 4_000_000_000])
+def test_what_time_a_file_says_it_has_does_not_matter(tmp_path: Path, modified_s: float) -> None:
+    put(tmp_path / "a.csv", b"1\n", modified_s=modified_s)
+    source = source_of(tmp_path)
+    assert source.look(0).objects == []
+    assert len(source.look(SETTLE_MS).objects) == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"1\n2", b"1\n16,Ann,AUD,160", "1\n2".encode("utf-16")])
+def test_a_file_that_ends_within_a_line_waits_ten_times_as_long(tmp_path: Path, content: bytes) -> None:
+    path, source = put(tmp_path / "a.csv", content), source_of(tmp_path)
+    source.look(0)
+    assert source.look(10 * SETTLE_MS - 1).unsettled == [str(path)]
+    assert len(source.look(10 * SETTLE_MS).objects) == 1
+
+
+@pytest.mark.parametrize(
+    "content", [b"1\n", b"1\r\n", b"1\r", *("1\n".encode(name) for name in ("utf-16-le", "utf-16-be"))]
+)
+def test_a_file_that_ends_with_a_line_end_does_not(tmp_path: Path, content: bytes) -> None:
+    put(tmp_path / "a.csv", content)
+    source = source_of(tmp_path)
+    source.look(0)
+    assert len(source.look(SETTLE_MS).objects) == 1
+
+
+def test_a_ready_file_says_that_its_object_is_whole_and_is_none_itself(tmp_path: Path) -> None:
+    path, source = put(tmp_path / "a.csv", b"1\n2"), source_of(tmp_path, "*", ready_suffix=".done")
+    source.look(0)
+    assert source.look(100 * SETTLE_MS).unsettled == [str(path)], "without it the object waits for ever"
+    (tmp_path / "a.csv.done").touch()
+    listing = source.look(100 * SETTLE_MS)
+    assert [found.name for found in listing.objects] == ["a.csv"]
+    assert listing.passed_over == []
+
+
+def test_a_ready_file_that_is_older_than_the_last_change_says_nothing(tmp_path: Path) -> None:
+    path, source = put(tmp_path / "a.csv", b"1\n"), source_of(tmp_path, ready_suffix=".done")
+    put(tmp_path / "a.csv.done", modified_s=OLD_S)
+    assert source.look(0).unsettled == [str(path)]
+    assert len(source.look(SETTLE_MS).objects) == 1, "then it is whole like any other"
 
 
 def test_a_file_that_changes_while_it_is_hashed_is_unsettled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = put(tmp_path / "a.csv", b"first")
-    content = listing_module._content
+    path = put(tmp_path / "a.csv", b"first\n")
 
     def read_and_append(file: Path) -> tuple[str, int]:
-        found = content(file)
-        put(path, b"first and more")
+        found = read_content(file)
+        put(path, b"first\nand more\n")
         return found
 
-    monkeypatch.setattr(listing_module, "_content", read_and_append)
+    monkeypatch.setattr(listing_module, "read_content", read_and_append)
     assert look(tmp_path).unsettled == [str(path)]
+
+
+def test_an_object_that_did_not_change_for_too_long_is_outdated(tmp_path: Path) -> None:
+    path, source = put(tmp_path / "a.csv", b"1\n"), source_of(tmp_path)
+    source.look(0)
+    changed_ns = path.stat().st_ctime_ns
+    assert source.look(SETTLE_MS, unchanged_since_ns=changed_ns + 1).outdated == [str(path)]
+    assert len(source.look(SETTLE_MS, unchanged_since_ns=changed_ns).objects) == 1
+
+
+def test_files_that_no_pattern_takes_are_named(tmp_path: Path) -> None:
+    for name in ("a.csv", "b.txt", ".hidden", "c.csv.tmp", "below/d.txt"):
+        put(tmp_path / name, b"1\n")
+    assert look(tmp_path).passed_over == ["b.txt"]
+    assert sorted(look(tmp_path, "*.csv", "**/*.csv").passed_over) == ["b.txt", "below/d.txt"]
+
+
+def test_a_folder_below_that_cannot_be_read_is_reported_and_holds_up_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a.csv", "shut/b.csv", "open/c.csv"):
+        put(tmp_path / name, b"1\n")
+    scan = os.scandir
+
+    def refuse(folder: Path) -> object:
+        if folder == tmp_path / "shut":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return scan(folder)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    listing = look(tmp_path, "**/*.csv")
+    assert [found.name for found in listing.objects] == ["a.csv", "open/c.csv"]
+    assert [(bad.path, bad.reason) for bad in listing.unreadable] == [(str(tmp_path / "shut"), "Permission denied")]
+
+
+def test_folders_that_are_skipped_are_not_looked_into(tmp_path: Path) -> None:
+    for name in ("a.csv", "done/b.csv"):
+        put(tmp_path / name, b"1\n")
+    source = FilesystemSource(tmp_path, ["**/*.csv"], settle_ms=SETTLE_MS, skipped=[tmp_path / "done"])
+    assert [found.name for found in settled(source).objects] == ["a.csv"]
 
 
 def test_an_unreadable_file_is_reported_and_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path / "a.csv")
     put(tmp_path / "b.csv")
     (tmp_path / "c.csv").symlink_to(tmp_path / "nowhere")
-    content = listing_module._content
 
     def refuse_a(file: Path) -> tuple[str, int]:
         if file.name == "a.csv":
             raise PermissionError(errno.EACCES, "Permission denied")
-        return content(file)
+        return read_content(file)
 
-    monkeypatch.setattr(listing_module, "_content", refuse_a)
+    monkeypatch.setattr(listing_module, "read_content", refuse_a)
     listing = look(tmp_path)
     assert [found.name for found in listing.objects] == ["b.csv"]
-    assert [(Path(bad.path).name, bad.reason) for bad in listing.unreadable] == [
+    assert sorted((Path(bad.path).name, bad.reason) for bad in listing.unreadable) == [
         ("a.csv", "Permission denied"),
         ("c.csv", "a link that leads nowhere"),
     ]
@@ -156,43 +243,59 @@ def test_pipes_and_folders_are_no_objects(tmp_path: Path) -> None:
 def test_an_unchanged_file_is_read_once_and_a_changed_one_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = put(tmp_path / "a.csv", b"one")
+    path = put(tmp_path / "a.csv", b"one\n")
     read: list[str] = []
-    content = listing_module._content
 
     def counting(file: Path) -> tuple[str, int]:
         read.append(file.name)
-        return content(file)
+        return read_content(file)
 
-    monkeypatch.setattr(listing_module, "_content", counting)
-    cache = HashCache()
-    first = look(tmp_path, cache=cache).objects
-    assert look(tmp_path, cache=cache).objects == first
+    monkeypatch.setattr(listing_module, "read_content", counting)
+    source = source_of(tmp_path)
+    first = settled(source).objects
+    assert settled(source).objects == first
     assert read == ["a.csv"]
-    put(path, b"two", modified_s=OLD_S + 1)
-    assert look(tmp_path, cache=cache).objects[0].sha256 == sha256(b"two")
+    put(path, b"two\n")  # as long, and with the time of the first one
+    assert settled(source).objects[0].sha256 == sha256(b"two\n")
     path.unlink()
-    look(tmp_path, cache=cache)
-    assert cache._hashes == {}
+    settled(source)
+    assert source._hashes == {}
 
 
-def test_a_missing_location_is_an_error(tmp_path: Path) -> None:
+def test_a_missing_location_is_an_error_and_forgets_nothing(tmp_path: Path) -> None:
+    place = tmp_path / "in"
+    put(place / "a.csv", b"1\n")
+    source = source_of(place)
+    source.look(0)
+    place.rename(tmp_path / "away")
     with pytest.raises(FileNotFoundError):
-        look(tmp_path / "nowhere")
-
-
-def test_the_source_gives_the_complete_objects(tmp_path: Path) -> None:
-    put(tmp_path / "a.csv")
-    source = FilesystemSource(tmp_path, ["*.csv"])
-    assert [found.name for found in source.receive(NOW_MS)] == ["a.csv"]
+        source.look(1)
+    (tmp_path / "away").rename(place)
+    assert len(source.look(SETTLE_MS).objects) == 1
 
 
 def test_identify_gives_what_listing_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = put(tmp_path / "a.csv", b"abc")
     assert identify(path) == look(tmp_path).objects[0]
+    assert identify(path).look == look(tmp_path).objects[0].look == Look.of(path)
     monkeypatch.chdir(tmp_path)
     assert identify("../" + tmp_path.name + "/a.csv") == identify(path)
-    assert list_objects("../" + tmp_path.name, ["*.csv"], now_ms=NOW_MS).objects == [identify(path)]
+    assert settled(source_of(Path("..") / tmp_path.name)).objects == [identify(path)]
+
+
+def test_a_file_that_changes_while_it_is_identified_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, contents = put(tmp_path / "a.csv", b"one\n"), [b"two\n"]
+
+    def read_and_change(file: Path) -> tuple[str, int]:
+        found = read_content(file)
+        if contents:
+            put(file, contents.pop())
+        return found
+
+    monkeypatch.setattr(listing_module, "read_content", read_and_change)
+    assert identify(path).sha256 == sha256(b"two\n")
 
 
 @pytest.mark.parametrize(("name", "error"), [("gone.csv", FileNotFoundError), (".", IsADirectoryError)])

@@ -31,7 +31,16 @@ from topologies.pipeline.payload_list import join_payloads
 from topologies.pipeline.payloads import PayloadType
 from topologies.pipeline.projection import Projection
 from topologies.pipeline.shapes import Misshapen, Shape, Shaped
-from topologies.pipeline.steps import AwaitStep, Cardinality, Retry, RunStep, Step, connected
+from topologies.pipeline.steps import (
+    AwaitStep,
+    Cardinality,
+    DeadLetterAndSkip,
+    Retry,
+    RunStep,
+    Skip,
+    Step,
+    connected,
+)
 from topologies.pipeline.transports import KafkaTransport
 
 NOW = 1_000_000
@@ -93,6 +102,7 @@ def run_step(
     takes: PayloadType,
     gives: PayloadType,
     attempts: int = 3,
+    on_error: Skip | DeadLetterAndSkip | None = None,
 ) -> RunStep:
     """A run step; its function is never called here."""
     return RunStep(
@@ -108,6 +118,7 @@ def run_step(
         retry=Retry(attempts=attempts, base_ms=100, multiplier=2, cap_ms=1_000),
         call_timeout_ms=1_000,
         line=1,
+        on_error=on_error,
     )
 
 
@@ -162,7 +173,7 @@ def pipeline_of(*steps: Step, output: ObjectOutput | TopicOutput | None = None) 
         partitions=1,
         replication_factor=1,
         tokens=None,
-        retention=Retention(facts_ms=1, executions_ms=1),
+        retention=Retention(facts_ms=1, executions_ms=1, keys_ms=1),
         registry_url=None,
         path=Path("pipeline.yaml"),
         app_dir=Path(),
@@ -183,12 +194,18 @@ def scalar(output: ObjectOutput | TopicOutput | None = None, **await_changes: An
     )
 
 
-def stream(output: ObjectOutput | TopicOutput | None = None, *, attempts: int = 3, **await_changes: Any) -> Pipeline:
+def stream(
+    output: ObjectOutput | TopicOutput | None = None,
+    *,
+    attempts: int = 3,
+    on_error: Skip | DeadLetterAndSkip | None = None,
+    **await_changes: Any,
+) -> Pipeline:
     """Split, await one answer an item, write a line each."""
     return pipeline_of(
         run_step(0, Cardinality.ONE_TO_MANY, takes=ORDER, gives=ORDER),
         await_step(**await_changes),
-        run_step(2, takes=VERDICT, gives=LINE, attempts=attempts),
+        run_step(2, takes=VERDICT, gives=LINE, attempts=attempts, on_error=on_error),
         output=output,
     )
 
@@ -250,9 +267,11 @@ def dispatched(
     )
 
 
-def held(item_index: int | None = None, answer: bytes = YES, at_ms: int = NOW) -> Fact:
+def held(item_index: int | None = None, answer: bytes = YES, at_ms: int = NOW, came_in_ms: int | None = None) -> Fact:
     """An early answer was kept."""
-    return facts.BoundaryCompletionHeld(EXECUTION, NOW, UNIT, item_index, answer, None, None, at_ms)
+    return facts.BoundaryCompletionHeld(
+        EXECUTION, NOW, UNIT, item_index, answer, None, None, at_ms, came_in_ms=came_in_ms
+    )
 
 
 def admitted(
@@ -317,6 +336,18 @@ def continuation_failed(item_index: int, attempt: int = 1, retry_at_ms: int | No
     return facts.ContinuationAttemptFailed(
         EXECUTION, NOW, UNIT, item_index, attempt, "STEP_FAILED", "it broke", retry_at_ms
     )
+
+
+def skipped(
+    item_index: int,
+    code: str = "STEP_FAILED",
+    message: str = "it broke",
+    *,
+    attempt: int = 1,
+    letter: str | None = None,
+) -> Fact:
+    """An item was left out."""
+    return facts.ContinuationSkipped(EXECUTION, NOW, UNIT, item_index, attempt, code, message, letter)
 
 
 def closed(outcome: str = "COMPLETED", unit_id: str = UNIT, now_ms: int = NOW) -> Fact:
@@ -520,16 +551,18 @@ def answer(
     payload: bytes = YES,
     *,
     at_ms: int = NOW,
+    stamped: bool = True,
     token_valid: bool | None = None,
     tenant_id: str | None = None,
     shape: Shape | None = None,
     unit_id: str = UNIT,
     key: str | None = None,
 ) -> Answer:
-    """An answer as the shell hands it in."""
+    """An answer as the shell hands it in; `stamped`: the broker says when it came in."""
     name = interaction_id(unit_id, item_index)
+    came_in_ms = at_ms if stamped else None
     return Answer(
-        ProviderCompletion(EXECUTION, name, payload, tenant_id=tenant_id, idempotency_key=key),
+        ProviderCompletion(EXECUTION, name, payload, tenant_id=tenant_id, came_in_ms=came_in_ms, idempotency_key=key),
         parse_interaction_id(name),
         at_ms,
         token_valid,

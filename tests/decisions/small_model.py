@@ -46,6 +46,7 @@ from topologies.decisions.decision import (
     CloseSession,
     Collect,
     DeadLetterExecution,
+    DeadLetterItem,
     Decisions,
     EmitContinuation,
     JudgeHeld,
@@ -60,7 +61,8 @@ from topologies.decisions.decision import (
 from topologies.decisions.dispatch import dispatch_items
 from topologies.decisions.ending import cancel
 from topologies.decisions.publication import collected, publication_failed, published
-from topologies.decisions.submission import submit
+from topologies.decisions.retention import forget
+from topologies.decisions.submission import input_moved, submit
 from topologies.decisions.timeout import expire
 from topologies.pipeline.items import SourceItem
 from topologies.pipeline.model import Pipeline
@@ -101,6 +103,8 @@ class World:
     written: tuple[bytes, ...] = ()
     replies: tuple[str, ...] = ()
     dead: int = 0
+    letters: tuple[str, ...] = ()
+    """Of items that were left out."""
 
     running: RunSegment | Publish | Collect | None = None
     session: bool = False
@@ -118,7 +122,15 @@ class World:
     def key(self) -> Any:
         """Two worlds with the same key have the same future."""
         rows = tuple(sorted((key, encode_row(record)) for key, record in self.rows.items()))
-        outside = (self.asked, self.answered, self.continuations, tuple(sorted(self.written)), self.replies, self.dead)
+        outside = (
+            self.asked,
+            self.answered,
+            self.continuations,
+            tuple(sorted(self.written)),
+            self.replies,
+            self.dead,
+            self.letters,
+        )
         local = (self.running, self.session, self.takes_offers, self.idle, self.offered, self.disarmed)
         return rows, outside, local, tuple(sorted(self.budget.items()))
 
@@ -187,6 +199,8 @@ class World:
                     self.replies += (told.status,)
                 case DeadLetterExecution():
                     self.dead += 1
+                case DeadLetterItem():
+                    self.letters += (decision.letter_id,)
                 case Offer(_, index):
                     assert self.live, "offers go to a live session"
                     item = self.here.item(index)
@@ -338,6 +352,7 @@ class World:
 
     def _troubles(self) -> Iterator[Event]:
         if not self.is_open:
+            yield from self._afterwards()
             return
         if self.budget.get("cancel"):
             yield "cancel", lambda w: w.spend("cancel").cancel()
@@ -352,12 +367,26 @@ class World:
         if self.scenario.idles and self.live and unit and unit.source_count is not None and not self.offered:
             yield "idle", lambda w: w.run_dry()
 
+    def _afterwards(self) -> Iterator[Event]:
+        if self.budget.get("moved"):
+            yield "input moved", lambda w: w.spend("moved").move_input()
+        if self.budget.get("forgotten"):
+            yield "forgotten", lambda w: w.spend("forgotten").forget()
+
     # --- what each event does ---
 
     def spend(self, trouble: str) -> World:
         """One trouble less to come."""
         self.budget[trouble] -= 1
         return self
+
+    def move_input(self) -> None:
+        """The input object was moved away."""
+        self.perform(input_moved(self.here.execution, "/done/a.csv", now_ms=NOW))
+
+    def forget(self) -> None:
+        """Retention leaves a stub; that it deletes the other rows is no fact."""
+        self.perform(forget([], [self.here.the_execution.execution_id], now_ms=NOW))
 
     def finish_segment(self, stop: int) -> None:
         """A segment ended."""
@@ -512,8 +541,13 @@ def check(world: World) -> None:
     assert all(count == 1 for count in admissions.values()), "one admitted completion an interaction"
     unit, execution = world.here.unit(), world.here.execution
     if unit is not None:
-        done = sum(item.status is ItemStatus.SUCCEEDED for item in world.item_rows())
+        ends = Counter(item.status for item in world.item_rows())
+        left_out, given_up = ends[ItemStatus.SKIPPED], ends[ItemStatus.FAILED]
+        done = ends[ItemStatus.SUCCEEDED] + left_out
         assert unit.outputs == done <= unit.dispatched, "outputs never exceed dispatched"
+        assert (unit.skipped, unit.failed, len(unit.failures)) == (left_out, given_up, given_up)
+        letters = sorted(item.letter_id for item in world.item_rows() if item.letter_id)
+        assert sorted(world.letters) == letters, "one letter for each item that was left out with one"
         assert unit.completed <= unit.dispatched
         for item in world.item_rows():
             row = world.here.interaction(item.item_index)
@@ -556,7 +590,7 @@ def check_waits(world: World) -> None:
         timed = waiting and row.item_index not in world.disarmed
         ahead = row.status is InteractionStatus.COMPLETED and (row.item_index or 0) >= unit.cursor
         unswept = ahead and (item is None or waiting)
-        finished = item is not None and item.status is ItemStatus.SUCCEEDED
+        finished = item is not None and item.status is not ItemStatus.PENDING
         assert asked or timed or unswept or finished or row.status is InteractionStatus.HELD, f"nobody wakes {row}"
         waits.append(asked or timed or unswept)
     assert any(waits), "parked for nothing"
@@ -569,6 +603,7 @@ def check_end(world: World) -> None:
     assert execution.is_terminal, f"stuck in {execution.status}"
     if execution.status is ExecutionStatus.SUCCEEDED and world.scenario.items:
         assert len(world.item_rows()) == world.scenario.items
+        assert all(item.status in {ItemStatus.SUCCEEDED, ItemStatus.SKIPPED} for item in world.item_rows())
     rows = DictRows()
     for fact in world.log:
         read = codec.decode(codec.encode(fact))

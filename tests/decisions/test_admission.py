@@ -145,6 +145,7 @@ SCALAR_TABLE: list[tuple[str, Sequence[Fact], Answer, list[str]]] = [
     ("one ms before the deadline", scalar_waiting(), answer(at_ms=DEADLINE - 1), ADMITTED),
     ("at the deadline", scalar_waiting(), answer(at_ms=DEADLINE), refuse_with_fact("late")),
     ("after the deadline", scalar_waiting(), answer(at_ms=DEADLINE + 1), refuse_with_fact("late")),
+    ("nobody says when it came in", scalar_waiting(), answer(at_ms=DEADLINE + 1, stamped=False), ADMITTED),
     ("late and misshapen", scalar_waiting(), answer(payload=b"[]", at_ms=DEADLINE), refuse_with_fact("late")),
     # 6 shaped?
     ("misshapen", scalar_waiting(), answer(payload=b"[]"), refuse("wrong-shape")),
@@ -194,8 +195,9 @@ def test_an_answer_that_came_in_time_is_admitted_however_late_we_are() -> None:
 
 def test_a_refusal_names_the_step_for_its_owner() -> None:
     pipeline = scalar()
-    given(pipeline, *scalar_waiting()).when(judging(answer(at_ms=DEADLINE))).then(
-        Refuse("late", f"answered at {DEADLINE}", pipeline.await_step(AWAIT)), Append(refused("late"))
+    given(pipeline, *scalar_waiting(), admitted()).when(judging(answer(payload=NO))).then(
+        Refuse("conflict", "another answer was admitted before", pipeline.await_step(AWAIT)),
+        Append(refused("conflict")),
     )
 
 
@@ -374,7 +376,7 @@ def test_early_answers_are_bounded() -> None:
 def test_an_early_answer_is_kept_as_it_came() -> None:
     raw = b'{ "ok": true, "fee": "1.0" }'
     known = given(stream(), submitted(), started())
-    known.when(judging(answer(3, raw))).then(Append(held(3, raw)))
+    known.when(judging(answer(3, raw))).then(Append(held(3, raw, came_in_ms=NOW)))
 
 
 HELD_THEN_SENT = [submitted(), started(), opened(itemised=True, live=True), held(0), dispatched(0, requested=False)]

@@ -48,7 +48,6 @@ from tests.decisions.given import (
 from topologies.decisions.continuation import after_completion, complete_item, gates_open, item_due, suffix_step, sweep
 from topologies.decisions.decision import (
     Append,
-    CloseSession,
     Decisions,
     EmitContinuation,
     EndSweep,
@@ -212,7 +211,7 @@ def test_an_outcome_that_changes_nothing(known: Sequence[Fact], index: int, atte
     given(stream(), *known).when(completing(index, attempt)).then(NoOp(reason))
 
 
-def test_an_item_is_tried_again_with_growing_waits_and_then_fails_the_execution() -> None:
+def test_an_item_is_tried_again_with_growing_waits_and_then_has_failed() -> None:
     here = given(stream(), *parked(2, answered=2, cursor=2), continuation_created(0, due_ms=DUE))
     for attempt, delay in ((1, 100), (2, 200)):
         here = here.when(completing(0, attempt, error="STEP_FAILED")).then(
@@ -222,28 +221,10 @@ def test_an_item_is_tried_again_with_growing_waits_and_then_fails_the_execution(
         assert row is not None
         assert (row.attempt, row.due_ms, row.continued) == (attempt + 1, NOW + delay, False)
         here = here.when(due(0, now_ms=NOW + delay)).then(*emitted(0, attempt=attempt + 1, now_ms=NOW + delay))
-    decided = here.when(completing(0, 3, error="STEP_FAILED"))
-    assert decided.names == [
-        "ContinuationAttemptFailed",
-        "BoundaryUnitClosed",
-        "CloseSession",
-        "RunFailed",
-        "DeadLetterExecution",
-        "TellOutcome",
-    ]
-    after = decided.folded()
-    assert (after.the_execution.status, after.the_execution.error_code) == ("FAILED", "AWAIT_ITEM_CONTINUATION_FAILED")
-    assert after.the_unit.status == "FAILED"
-    after.when(completing(1)).then(NoOp("unit-closed"))
-
-
-def test_giving_up_costs_as_many_facts_however_many_items() -> None:
-    """DESIGN 7: closing is O(1)."""
-    few, many = (
-        given(stream(attempts=1), *parked(count, answered=count, cursor=count)).when(completing(0, error="X"))
-        for count in (1, 50)
-    )
-    assert few.names == many.names
+    after = here.when(completing(0, 3, error="STEP_FAILED")).then(Append(continuation_failed(0, 3, None)))
+    assert (after.the_unit.is_open, after.the_unit.failed, after.the_unit.outputs) == (True, 1, 0)
+    after.when(completing(0, 3)).then(NoOp("already-continued"))
+    after.when(completing(1)).then(Append(continued(1)))  # the others go on
 
 
 @pytest.mark.parametrize(
@@ -256,9 +237,8 @@ def test_giving_up_costs_as_many_facts_however_many_items() -> None:
 )
 def test_an_item_is_not_tried_again_when(pipeline: Pipeline, retryable: bool) -> None:
     decided = given(pipeline, *parked(1, answered=1, cursor=1)).when(completing(0, error="X", retryable=retryable))
-    assert "RunFailed" in decided.names
-    after = decided.folded()
-    row = after.item(0)
+    assert decided.names == ["ContinuationAttemptFailed"]
+    row = decided.folded().item(0)
     assert row is not None
     assert row.status == "FAILED"
 
@@ -353,7 +333,7 @@ def test_an_items_timer_without_its_execution() -> None:
         assert item_due(here.pipeline, execution, unit, item, None, live=False, now_ms=NOW) == [NoOp("timer-outlived")]
 
 
-def test_a_continuation_that_nobody_answers_fails_the_execution_in_the_end() -> None:
+def test_a_continuation_that_nobody_answers_fails_its_item_in_the_end() -> None:
     """Every wait has a deadline (DESIGN 7)."""
     here = given(stream(), *parked(1, answered=1)).when(sweeping(0, 1)).folded()
     now_ms, waits = NOW, []
@@ -372,9 +352,9 @@ def test_a_continuation_that_nobody_answers_fails_the_execution_in_the_end() -> 
     assert row.due_ms is not None
     decided = here.when(due(0, now_ms=row.due_ms))
     after = decided.folded()
-    assert after.the_execution.error_code == "AWAIT_ITEM_CONTINUATION_FAILED"
-    assert "CONTINUATION_LOST" in (after.the_execution.error_message or "")
-    assert CloseSession(UNIT) in decided.decisions
+    assert after.the_unit.failures == [
+        "item 0: CONTINUATION_LOST: no continuation agent answered; is the role `continuation` running?"
+    ]
 
 
 def test_an_answer_to_an_earlier_emission_of_the_attempt_counts() -> None:

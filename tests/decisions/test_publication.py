@@ -93,7 +93,7 @@ def test_prepared_then_effect_then_success_with_the_closed_unit(known: Sequence[
         Append(closed()),
         CloseSession(UNIT),
         Append(succeeded()),
-        reply("SUCCEEDED", outputs=["a.out"]),
+        reply("SUCCEEDED", outputs=["a.out"], succeeded=1, skipped=0),
     )
     assert (after.the_execution.status, after.the_execution.outputs) == ("SUCCEEDED", ["a.out"])
     assert not after.the_unit.is_open
@@ -156,13 +156,16 @@ def test_an_output_topic_gets_what_was_collected() -> None:
 
 def test_an_output_topic_that_got_each_item_needs_nothing_more() -> None:
     given(stream(TO_TOPIC), *STREAM_END).when(preparing).then(
-        Append(closed()), CloseSession(UNIT), Append(succeeded()), reply("SUCCEEDED")
+        Append(closed()), CloseSession(UNIT), Append(succeeded()), reply("SUCCEEDED", succeeded=1, skipped=0)
     )
 
 
 def test_without_an_output_the_result_is_kept() -> None:
     here = given(stream(), *STREAM_END).when(preparing).then(Collect(EXECUTION))
     after = here.when(lambda g: collected(g.pipeline, g.the_execution, g.unit(), lines(1), many=True, now_ms=NOW)).then(
-        Append(closed()), CloseSession(UNIT), Append(succeeded(lines(1))), reply("SUCCEEDED", result=lines(1))
+        Append(closed()),
+        CloseSession(UNIT),
+        Append(succeeded(lines(1))),
+        reply("SUCCEEDED", result=lines(1), succeeded=1, skipped=0),
     )
     assert after.the_execution.result == lines(1)

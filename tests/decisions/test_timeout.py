@@ -95,12 +95,23 @@ def test_an_item_may_be_left_out() -> None:
         .when(expiring(1, live=True))
         .then(
             Append(timed_out(1, "skip", DEADLINE)),
-            Append(facts.ContinuationCompleted(EXECUTION, DEADLINE, UNIT, 1, 1, [])),
+            Append(
+                facts.ContinuationSkipped(
+                    EXECUTION,
+                    DEADLINE,
+                    UNIT,
+                    1,
+                    1,
+                    "AWAIT_TIMEOUT",
+                    "no answer of item 1 for step await-1 within 60000 ms",
+                )
+            ),
         )
     )
     assert (after.the_unit.outputs, after.the_unit.completed, after.the_unit.is_open) == (1, 0, True)
+    assert (after.the_unit.skipped, after.the_unit.succeeded) == (1, 0)
     parked_after = given(stream(on_timeout=SKIP), *parked(2, cursor=2)).when(expiring(0)).folded()
-    assert (parked_after.the_unit.outputs, parked_after.the_unit.completed) == (1, 1)
+    assert (parked_after.the_unit.outputs, parked_after.the_unit.completed) == (1, 0), "never a provider completion"
 
 
 @pytest.mark.parametrize(

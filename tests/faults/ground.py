@@ -36,6 +36,7 @@ from streams.author.calls import Author
 from streams.author.step_process import StepProcess
 from streams.clock import Clock, ManualClock, SystemClock
 from streams.doors.submissions import command_for_object, command_for_payload, send
+from streams.engine.aside import AtOnce
 from streams.engine.loop import TransactionalLoop
 from streams.engine.pool import ThreadPool
 from streams.log.memory.log import MemoryLog
@@ -43,9 +44,10 @@ from streams.log.seam import Log, Record, TopicPartition
 from streams.roles.object_source import ObjectPoller
 from streams.testing.driver import Answer, TopologyTestDriver
 from streams.testing.inline_pool import InlinePool
+from streams.worker.application import take_up
 from streams.worker.assembly import Assembly
 from streams.worker.run import report_gauges
-from streams.worker.topics import ensure_topics, verify_topics
+from streams.worker.topics import ensure_topics
 from tests.faults.playing import ROOT, Outcome, outcome_of
 from tests.topologies.outside import SECRET, price
 from topologies.pipeline.ends import ObjectSource
@@ -132,8 +134,10 @@ def restart_with(driver: TopologyTestDriver, *, clock: Clock | None = None, log:
         stores=driver.stores,
         instance="driver",
         static=True,
-        topic_ids=verify_topics(driver.pipeline, driver.log),
+        taken_up=take_up(driver.pipeline, driver.log),
         make_pool=lambda: InlinePool(driver.clock),
+        aside=AtOnce(),
+        pace_s=0.0,
     ).build()
 
 
@@ -348,7 +352,7 @@ class RealTime:
             stores=MemoryStoreFactory(),
             instance="real",
             static=True,
-            topic_ids=verify_topics(self.pipeline, self._log),
+            taken_up=take_up(self.pipeline, self._log),
             author=author,
             wait=time.sleep,
         ).build()

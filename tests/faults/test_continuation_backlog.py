@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.faults.ground import HOUR_MS, Outcome, limits, outcome_of, price, shop
 
 TURNS = 60
@@ -37,6 +35,5 @@ def answered_while_the_core_was_away() -> Outcome:
     return {"status": driver.status(execution), "dead": [letter.reason for letter in driver.dead_letters()]}
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="K1: the last wait for a continuation is not gated")
 def test_a_continuation_that_was_answered_is_never_lost() -> None:
     assert outcome_of(answered_while_the_core_was_away) == {"status": "SUCCEEDED", "dead": []}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.faults.ground import DAY_MS, HOUR_MS, Outcome, look_at_input, outcome_of, price, put_file, shop
 
 
@@ -25,6 +23,5 @@ def still_there_after_retention() -> Outcome:
     return {"requests": len(driver.requests()), "executions": driver.fact_names().count("RunSubmitted")}
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="K2: retention forgets a file that is still shown")
 def test_a_file_that_is_still_there_a_week_after_its_end_is_not_paid_again() -> None:
     assert outcome_of(still_there_after_retention) == {"requests": 2, "executions": 1}

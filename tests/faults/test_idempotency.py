@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.faults.ground import Outcome, author_project, driver_of, outcome_of
 
 
@@ -39,13 +37,11 @@ def keys() -> Outcome:
     }
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="K2: separators in values are not escaped")
 def test_a_value_that_holds_the_keys_own_separators_makes_another_key() -> None:
     first, second = outcome_of(keys)["separated"]
     assert first != second
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="K2: a text can be written like no value")
 def test_no_value_and_a_text_that_looks_like_it_are_two_keys() -> None:
     first, second = outcome_of(keys)["null"]
     assert first != second

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from tests.faults.ground import (
     DAY_MS,
     HOUR_MS,
@@ -54,16 +52,13 @@ def of_commands_that_were_deleted() -> Outcome:
     return {"refusal": _refusal_of_a_restart(driver)}
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="K2: lost offsets are taken for never committed")
 def test_a_source_topic_is_not_executed_again_when_its_offsets_are_gone() -> None:
     assert outcome_of(of_a_source_topic)["requests"] == 2
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="K2: lost offsets of a source topic are not told")
 def test_a_worker_whose_offsets_are_gone_stops_and_names_the_source_topic() -> None:
     assert "counter.in" in outcome_of(of_a_source_topic)["refusal"]
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="K2: deleted commands are skipped without a word")
 def test_a_worker_whose_offsets_are_gone_does_not_skip_deleted_commands() -> None:
     assert "scalar.commands" in outcome_of(of_commands_that_were_deleted)["refusal"]

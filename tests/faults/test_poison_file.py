@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.faults.ground import Outcome, author_project, driver_of, look_at_input, outcome_of, put_file
 
 SIZE_MAX = 1_000
@@ -42,16 +40,13 @@ def one_file_too_large() -> Outcome:
     }
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="K9: a bad file stops this worker, and the next ones")
 def test_a_file_that_is_not_of_the_input_type_stops_no_worker() -> None:
     assert outcome_of(one_file_too_large)["stopped"] == []
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="K9: a bad file has no dead letter")
 def test_a_file_that_is_not_of_the_input_type_is_dead_lettered_once() -> None:
     assert outcome_of(one_file_too_large)["dead"] == [True]
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="K9: a bad file keeps the others waiting")
 def test_the_files_beside_it_are_played() -> None:
     assert outcome_of(one_file_too_large)["published"] == ["b-good.txt.out"]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from unittest import mock
 
-import pytest
-
 from tests.faults.ground import HOUR_MS, Outcome, TopologyTestDriver, outcome_of, price, shop
 
 
@@ -43,11 +41,9 @@ def wiped() -> Outcome:
     return {"quiet": _after_quiet(hours=13), "busy": _after_a_busy_day_with_a_quiet_table()}
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="K2: the stored position is always behind, and grows old")
 def test_a_restart_after_thirteen_quiet_hours_goes_on_from_its_disk() -> None:
     assert outcome_of(wiped)["quiet"] == 0
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="K2: one quiet table makes all state old")
 def test_a_restart_of_a_busy_worker_goes_on_from_its_disk_though_one_table_was_quiet() -> None:
     assert outcome_of(wiped)["busy"] == 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.faults.ground import MINUTE_MS, Outcome, TopologyTestDriver, outcome_of, price, restart_with, shop
 
 
@@ -31,6 +29,5 @@ def answered_at_once() -> Outcome:
     return {"status": driver.status(execution), "refused": [refusal.reason for refusal in driver.refusals()]}
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="K1: the broker's stamp is compared with the own clock")
 def test_an_answer_at_once_is_in_time_though_the_workers_clock_is_behind() -> None:
     assert outcome_of(answered_at_once) == {"status": "SUCCEEDED", "refused": []}

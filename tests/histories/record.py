@@ -18,7 +18,7 @@ from schemas.facts import Fact
 from state.folding import Row
 from tests.decisions.given import NO, TO_OBJECT, TO_TOPIC, DictRows, scalar, stream, stream_to_total
 from tests.decisions.small_model import Scenario, World
-from topologies.pipeline.steps import Skip, Value
+from topologies.pipeline.steps import DeadLetterAndSkip, Skip, Value
 
 FOLDER = Path(__file__).parent
 
@@ -38,6 +38,10 @@ PATHS: dict[str, tuple[Scenario, list[str]]] = {
         ],
     ),
     "scalar-expired": (Scenario(scalar(), deadlines=True), ["segment done", "deadline None"]),
+    "moved-then-forgotten": (
+        Scenario(scalar(TO_OBJECT), None, (("moved", 1), ("forgotten", 1))),
+        ["segment done", "answer None", "segment done", "published", "input moved", "forgotten"],
+    ),
     "scalar-cancelled": (Scenario(scalar(), None, (("cancel", 1),)), ["segment done", "cancel"]),
     "live": (
         Scenario(stream(TO_OBJECT), 2, (("early", 1), ("suffix", 1), ("takeover", 1))),
@@ -92,7 +96,39 @@ PATHS: dict[str, tuple[Scenario, list[str]]] = {
     ),
     "item-gave-up": (
         Scenario(stream(live=False, attempts=1), 2, (("suffix", 1),)),
-        ["pull", "pull the last", "answer 0", "sweep", "sweep", "continuation (0, 1) failed"],
+        [
+            "pull",
+            "pull the last",
+            "answer 0",
+            "sweep",
+            "sweep",
+            "continuation (0, 1) failed",
+            "answer 1",
+            "continued (1, 1)",
+        ],
+    ),
+    "items-left-out": (
+        Scenario(
+            stream(TO_TOPIC, attempts=1, on_error=DeadLetterAndSkip(), on_timeout=Skip()),
+            3,
+            (("suffix", 1),),
+            deadlines=True,
+        ),
+        [
+            "pull",
+            "pull",
+            "answer 1",
+            "suffix 1 failed",
+            "pull the last",
+            "answer 2",
+            "deadline 0",
+            "answer 0",
+            "suffix 2 done",
+        ],
+    ),
+    "scalar-answered-late": (
+        Scenario(scalar(), None, (("duplicate", 1),), deadlines=True),
+        ["segment done", "deadline None", "answer None", "duplicate None"],
     ),
 }
 """A log's name -> the events that make it."""

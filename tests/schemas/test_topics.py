@@ -16,7 +16,7 @@ BY_NAME = {
 
 
 def test_the_catalogue_is_the_designs() -> None:
-    suffixes = "commands completions facts replies continuations dispatches refusals dlq"
+    suffixes = "commands completions facts replies continuations dispatches refusals dlq application"
     changelogs = [f"{table}-changelog" for table in ("executions", "units", "interactions", "items")]
     assert [topic.suffix for topic in TOPICS] == [*suffixes.split(), *changelogs]
     assert list(BY_NAME) == [f"pay.{topic.suffix}" for topic in TOPICS]
@@ -27,9 +27,9 @@ def test_everything_internal_takes_the_largest_record() -> None:
     assert {settings.bytes_min for settings in BY_NAME.values()} == {limits.RECORD_BYTES_MAX}
 
 
-def test_changelogs_are_compacted_and_nothing_else_is() -> None:
+def test_changelogs_and_what_is_said_of_the_application_are_compacted_and_nothing_else_is() -> None:
     compacted = {name for name, settings in BY_NAME.items() if settings.config["cleanup.policy"] == "compact"}
-    assert compacted == {name for name in BY_NAME if name.endswith("-changelog")}
+    assert compacted == {name for name in BY_NAME if name.endswith("-changelog")} | {"pay.application"}
     assert {settings.config["cleanup.policy"] for name, settings in BY_NAME.items() if name not in compacted} == {
         "delete"
     }
@@ -42,11 +42,11 @@ def test_changelogs_never_expire_and_keep_tombstones_for_a_day() -> None:
             assert settings.config["delete.retention.ms"] == str(topics.CHANGELOG_DELETE_RETENTION_MS) == "86400000"
 
 
-def test_only_completions_are_stamped_by_the_broker() -> None:
+def test_completions_and_replies_are_stamped_by_the_broker() -> None:
     stamped = {
         name for name, settings in BY_NAME.items() if settings.config.get("message.timestamp.type") == "LogAppendTime"
     }
-    assert stamped == {"pay.completions"}
+    assert stamped == {"pay.completions", "pay.replies"}
 
 
 def test_what_people_read_is_kept_as_the_facts_are() -> None:
@@ -64,7 +64,8 @@ def test_what_one_task_owns_is_co_partitioned() -> None:
     assert home == {
         f"pay.{topic.suffix}" for topic in TOPICS if topic.suffix in {"commands", "completions", "facts"}
     } | {name for name in BY_NAME if name.endswith("-changelog")}
-    assert {settings.partitions for settings in BY_NAME.values()} == {12}
+    assert {settings.partitions for name, settings in BY_NAME.items() if name != "pay.application"} == {12}
+    assert BY_NAME["pay.application"].partitions == 1, "all that is said of it is in one order"
 
 
 @pytest.mark.parametrize(("factor", "in_sync"), [(-1, None), (1, None), (2, None), (3, "2"), (5, "2")])
@@ -100,7 +101,13 @@ def test_no_partitions_is_refused() -> None:
 
 @pytest.mark.parametrize("name", BY_NAME)
 def test_a_topic_as_it_was_made_will_do(name: str) -> None:
-    assert mismatches(BY_NAME[name], 12, BY_NAME[name].config) == []
+    assert mismatches(BY_NAME[name], BY_NAME[name].partitions, BY_NAME[name].config) == []
+
+
+@pytest.mark.parametrize("name", ["pay.commands", "pay.items-changelog"])
+def test_more_partitions_than_the_application_uses_will_do(name: str) -> None:
+    """DECISIONS 2: those beyond stay empty."""
+    assert mismatches(BY_NAME[name], 13, BY_NAME[name].config) == []
 
 
 def test_other_settings_are_the_operators_own() -> None:
@@ -117,7 +124,7 @@ def test_other_settings_are_the_operators_own() -> None:
     ("name", "partitions", "changed", "words"),
     [
         ("pay.commands", 6, {}, ["6 partitions, not 12", "fixed for life", "kafka.partitions to 6"]),
-        ("pay.items-changelog", 13, {}, ["13 partitions, not 12"]),
+        ("pay.items-changelog", 11, {}, ["11 partitions, not 12"]),
         (
             "pay.items-changelog",
             12,

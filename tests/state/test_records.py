@@ -48,10 +48,17 @@ COUNTED = ("dispatched", "outputs", "completed", "source_count", "dispatch_compl
         (say.admitted(0), {"completed": 1}, {}),
         (say.timed_out(0, "fail"), {}, {}),
         (say.timed_out(0, "value"), {}, {}),
-        (say.timed_out(0, "skip"), {"completed": 1}, {}),
+        (say.timed_out(0, "skip"), {}, {}),
         (say.source_ended(7), {"source_count": 7}, {"source_count": 7}),
         (say.swept(5), {"cursor": 5}, {"cursor": 5}),
         (say.continued(0), {"outputs": 1}, {"outputs": 1}),
+        (say.skipped(0), {"outputs": 1, "skipped": 1}, {"outputs": 1, "skipped": 1}),
+        (say.continuation_failed(0), {}, {}),
+        (
+            say.continuation_failed(0, retry_at_ms=None),
+            {"failed": 1, "failures": ["item 0: STEP_FAILED: it broke"]},
+            {"failed": 1, "failures": ["item 0: STEP_FAILED: it broke"]},
+        ),
         (
             say.dispatch_completed(4, 2),
             {"dispatch_complete": True, "expected": 4, "completed": 2},

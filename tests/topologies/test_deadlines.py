@@ -37,7 +37,7 @@ def test_a_skipped_item_is_left_out(shop: Any, script: Any) -> None:
     assert (timed_out.item_index, timed_out.resolution) == (1, "skip")
     assert driver.dead_letters() == []
     answer(driver, requests[1])
-    assert [refusal.reason for refusal in driver.refusals()] == ["late"]
+    assert [(refusal.reason, refusal.kept) for refusal in driver.refusals()] == [("late", True)]
     assert script.count("receipt") == 2
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from streams.worker.topics import ensure_topics
 from tests.topologies.outside import answer, price
 
 if TYPE_CHECKING:
@@ -332,6 +333,33 @@ def test_without_a_template_the_place_is_the_key(shop: Any) -> None:
     driver.run()
     keys = {driver.execution(request.execution_id).submission_key for request in driver.new_requests()}
     assert keys == {"counter.in-0-0", "counter.in-0-2"}
+
+
+def test_a_source_topic_that_was_made_again_starts_new_executions(shop: Any) -> None:
+    """DECISIONS 2 and 18: its offsets count anew, and so do its records, each once."""
+    driver = shop("counter", sets=('input={from: topic, topic: "{app}.in", type: "shop.domain:Basket"}',))
+    record = json.dumps({"id": "b1", "lines": ["apple"]}).encode()
+    driver.send_raw("counter.in", record, partition=0)
+    driver.run()
+    (before,) = driver.new_requests()
+    driver.log.delete_topic("counter.in")
+    ensure_topics(driver.pipeline, driver.log)
+    driver.send_raw("counter.in", record, partition=0)
+    for _ in range(3):
+        driver.crash()
+        driver.run()
+    (after,) = driver.new_requests()
+    assert after.execution_id != before.execution_id
+
+
+def test_a_key_that_comes_again_with_another_input_starts_nothing_and_is_counted(shop: Any) -> None:
+    driver = shop("counter")
+    for lines in (["apple"], ["apple"], ["pear"]):
+        driver.send_raw("counter.in", json.dumps({"id": "b1", "lines": lines}).encode())
+    driver.run()
+    assert len(driver.requests()) == 1
+    assert driver.metric("kawait_no_ops_total", reason="duplicate-submission") == 1
+    assert driver.metric("kawait_no_ops_total", reason="duplicate-other-content") == 1
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ token proves what it should, and its payload validated (and projected) against t
     3 proven?     the token fits this interaction (mandatory under signedResumeToken)  else bad-token
                   a key that it names is the request's                                 else wrong-key
     4 answered?   equal to the first answer: duplicate                                 else conflict
-    5 open?       unit open, deadline ahead                                            else cancelled or late
+    5 open?       unit open, not timed out, came in before the deadline (where known)  else cancelled or late
     6 shaped?     the payload is of the step's type                                    else wrong-shape
     7 admitted
 
@@ -41,7 +41,7 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     """A provider completion as the shell prepared it.
 
     Attributes:
-        recorded_at_ms: LogAppendTime on `completions`: decides whether it is on time (policy 2).
+        recorded_at_ms: When it came in; where nobody says so, when it was appended to `completions`.
         token_valid: The token proves this interaction; None: there was none.
         shape: None when no step could say what shape it should have.
     """
@@ -77,12 +77,12 @@ def admit(pipeline: Pipeline, answer: Answer, rows: Standing, *, live: bool, now
     assert shape is not None, "an interaction exists, so its step gave the answer a shape"
     if interaction.status is _COMPLETED and not interaction.timed_out:
         return _second_answer(step, answer, shape, interaction, now_ms=now_ms)
-    reason = _closed(rows, answer.recorded_at_ms)
+    reason = _closed(rows, answer.completion.came_in_ms)
     if reason is not None:
-        return [
-            Refuse(reason, f"answered at {answer.recorded_at_ms}", step),
-            *_refusal_fact(interaction, answer, reason, now_ms),
-        ]
+        detail = f"answered at {answer.recorded_at_ms}"
+        if _is_kept(interaction, shape, reason):
+            return [Refuse(reason, detail, step, kept=True), _kept_fact(answer, reason, now_ms)]
+        return [Refuse(reason, detail, step), *_refusal_fact(interaction, answer, reason, now_ms)]
     if interaction.projector != (step.projection.name if step.projection else None):
         return [Refuse("wrong-shape", f"it waits for the projector {interaction.projector}", step)]
     if not isinstance(shape, Shaped):
@@ -151,14 +151,18 @@ def _same(kind: PayloadType, first: bytes, second: bytes) -> bool:
         return False
 
 
-def _closed(rows: Standing, recorded_at_ms: int) -> str | None:
-    """Why an unanswered interaction takes no answer any more; None: it does."""
+def _closed(rows: Standing, came_in_ms: int | None) -> str | None:
+    """Why an unanswered interaction takes no answer any more; None: it does.
+
+    Where nobody says when the answer came in, no time is compared: it is in time while the deadline has not rung.
+    """
     unit, interaction = rows.unit, rows.interaction
     assert interaction is not None
     if unit is None or not unit.is_open:
         return "cancelled" if unit is not None and unit.status is UnitStatus.CANCELLED else "late"
-    late = interaction.timed_out or interaction.status is _TIMED_OUT or recorded_at_ms >= interaction.deadline_ms
-    return "late" if late else None
+    if interaction.timed_out or interaction.status is _TIMED_OUT:
+        return "late"
+    return "late" if came_in_ms is not None and came_in_ms >= interaction.deadline_ms else None
 
 
 def _refusal_fact(interaction: InteractionRecord, answer: Answer, reason: str, now_ms: int) -> Decisions:
@@ -175,6 +179,37 @@ def _refusal_fact(interaction: InteractionRecord, answer: Answer, reason: str, n
             )
         )
     ]
+
+
+# --- late answers that are kept -------------------------------------------------------------------------------------------------------
+
+
+def _is_kept(interaction: InteractionRecord, shape: Shape, reason: str) -> bool:
+    """The first good answer that came too late stays on its row: the outside party did the work, and a redrive can admit it.
+
+    `late` is said of what timed out or failed only; what was cancelled, or succeeded without it, says so or is answered already.
+    """
+    return reason == "late" and interaction.late is None and isinstance(shape, Shaped)
+
+
+def _kept_fact(answer: Answer, reason: str, now_ms: int) -> Append:
+    return Append(
+        facts.CompletionRefused(
+            execution_id=answer.ref.execution_id,
+            at_ms=now_ms,
+            unit_id=answer.ref.unit_id,
+            item_index=answer.ref.item_index,
+            reason=reason,
+            kept_answer=answer.completion.payload,
+            resume_token=answer.completion.resume_token,
+            actor=answer.completion.actor,
+            completed_at_ms=answer.recorded_at_ms,
+            came_in_ms=answer.completion.came_in_ms,
+            origin_topic=answer.completion.origin_topic,
+            origin_partition=answer.completion.origin_partition,
+            origin_offset=answer.completion.origin_offset,
+        )
+    )
 
 
 # --- answers for steps that are not reached ------------------------------------------------------------------------------------------
@@ -247,7 +282,7 @@ def admit_held(pipeline: Pipeline, answer: Answer, rows: Standing, *, live: bool
     if rows.unit is None or not rows.unit.is_open:
         return [NoOp("held-answer-outlived")]
     # It was there in time whatever the clocks say, and nothing is held against itself.
-    answer = _replace(answer, recorded_at_ms=min(answer.recorded_at_ms, interaction.deadline_ms - 1))
+    answer = _replace(answer, completion=_replace(answer.completion, came_in_ms=None))
     rows = _replace(rows, interaction=_replace(interaction, held=None))
     decisions = admit(pipeline, answer, rows, live=live, now_ms=now_ms)
     refusal = next((decision for decision in decisions if isinstance(decision, Refuse)), None)

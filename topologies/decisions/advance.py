@@ -9,7 +9,7 @@ until it says nothing more. `RunningWork` and `OpenSessions` tell it what this p
                       at an await     -> open the unit, send the request, park
                       at the end      -> publish, then succeed
                       window ran dry  -> resume at the next aggregate or the end; stream ended without a session -> park
-    WAITING_EXTERNAL  answer stored   -> resume; all outputs stored -> resume
+    WAITING_EXTERNAL  answer stored   -> resume; all items settled -> resume, or fail where some have failed
     WAIT_RETRY        due             -> as QUEUED
 """
 
@@ -25,6 +25,7 @@ from state.segment_input import View, segment_input
 from state.unit import UnitRecord, UnitStatus
 from topologies.decisions import publication
 from topologies.decisions.ahead import is_worth_a_look
+from topologies.decisions.continuation import fail_settled
 from topologies.decisions.decision import (
     Append,
     CloseSession,
@@ -85,7 +86,7 @@ def advance(
 
 
 def _resume(pipeline: Pipeline, execution: ExecutionRecord, unit: UnitRecord, *, now_ms: int) -> Decisions:
-    """Resume a parked execution: only when every required outcome is stored, and once (the status guards it)."""
+    """Resume a parked execution: only when every item is settled, and once (the status guards it)."""
     if not unit.is_open:
         return fail(
             pipeline,
@@ -102,13 +103,18 @@ def _resume(pipeline: Pipeline, execution: ExecutionRecord, unit: UnitRecord, *,
             Append(facts.BoundaryUnitClosed(execution.execution_id, now_ms, unit.unit_id, UnitStatus.COMPLETED)),
             Append(_resume_at(pipeline, execution, unit, unit.step_number + 1, now_ms)),
         ]
-    if not unit.dispatch_complete or unit.expected is None or unit.outputs < unit.expected:
+    if not unit.dispatch_complete or unit.expected is None or unit.settled < unit.expected:
         return []
-    return _resume_parent(pipeline, execution, unit, now_ms=now_ms)
+    return _all_settled(pipeline, execution, unit, now_ms=now_ms)
 
 
-def _resume_parent(pipeline: Pipeline, execution: ExecutionRecord, unit: UnitRecord, *, now_ms: int) -> Decisions:
-    """Every item has its outputs: the execution goes on at the next aggregate, or at the end with the unit still open."""
+def _all_settled(pipeline: Pipeline, execution: ExecutionRecord, unit: UnitRecord, *, now_ms: int) -> Decisions:
+    """Every item has its outputs or was left out: the execution goes on at the next aggregate, or at the end with the unit still open.
+
+    Where an item has failed, the execution fails instead, now that the others are stored.
+    """
+    if unit.failed:
+        return fail_settled(pipeline, execution, unit, now_ms=now_ms)
     stop = pipeline.await_step(unit.step_number).suffix_stop
     resumed: Decisions = [Append(_resume_at(pipeline, execution, unit, stop, now_ms)), CloseSession(unit.unit_id)]
     if stop < len(pipeline.steps):
@@ -188,8 +194,8 @@ def _dispatching(
     pipeline: Pipeline, execution: ExecutionRecord, unit: UnitRecord, sessions: OpenSessions, *, now_ms: int
 ) -> Decisions:
     """A unit whose stream is being dispatched, live or not."""
-    if unit.source_count is not None and unit.outputs == unit.source_count:
-        return _resume_parent(pipeline, execution, unit, now_ms=now_ms)
+    if unit.source_count is not None and unit.settled == unit.source_count:
+        return _all_settled(pipeline, execution, unit, now_ms=now_ms)
     if unit.source_count is not None:
         completed = sessions.parking_count(unit) if unit.live else unit.completed
         if completed is not None:

@@ -5,8 +5,8 @@
                            parked        -> the item's continuation, once (behind the cursor; before it, the sweep emits it)
                            otherwise     -> HoldCompletion
     after parking          sweep in slices with a cursor: one continuation for each completed item
-    after an item's suffix -> its outputs are stored, or tried again, or the parent fails
-    all outputs stored     -> the parent is resumed once, at the next aggregate or at the end (`advance`)
+    after an item's suffix -> its outputs are stored; or it is tried again; or it is left out (`onError`); or it has failed
+    all items settled      -> the parent is resumed once, at the next aggregate or at the end; or it fails (`advance`)
 
 Gates (S3): dispatch of the unit is complete, the parent is parked on it, the item's completion is stored.
 """
@@ -17,6 +17,7 @@ from collections.abc import Iterable
 
 from schemas import facts, limits
 from schemas.envelopes import Continuation, ContinuationCompletion
+from schemas.identity import interaction_id, letter_id
 from schemas.limits import MESSAGE_CHARS_MAX
 from state.execution import ExecutionRecord, ExecutionStatus
 from state.interaction import InteractionRecord, InteractionStatus
@@ -24,6 +25,7 @@ from state.item import ItemRecord, ItemStatus
 from state.unit import UnitRecord
 from topologies.decisions.decision import (
     Append,
+    DeadLetterItem,
     Decisions,
     EmitContinuation,
     EndSweep,
@@ -35,7 +37,10 @@ from topologies.decisions.decision import (
 from topologies.decisions.ending import fail
 from topologies.pipeline.ends import TopicOutput
 from topologies.pipeline.model import Pipeline
-from topologies.pipeline.steps import RunStep
+from topologies.pipeline.steps import DeadLetterAndSkip, RunStep
+
+_FAILURES_CHARS = MESSAGE_CHARS_MAX - 100
+"""Of a message that names failed items: for the failures themselves."""
 
 
 def gates_open(execution: ExecutionRecord, unit: UnitRecord) -> bool:
@@ -173,33 +178,72 @@ def complete_item(
 def _failed(
     pipeline: Pipeline, result: ContinuationCompletion, execution: ExecutionRecord, unit: UnitRecord, *, now_ms: int
 ) -> Decisions:
+    """Another attempt where `retry` has one left; else the item is left out as its step says, or has failed.
+
+    A failed item ends nobody: its execution fails once every item is settled (`topologies.decisions.advance`).
+    """
     step = suffix_step(pipeline, unit)
     code, message = result.error_code or "STEP_FAILED", (result.error_message or "")[:MESSAGE_CHARS_MAX]
     again = result.retryable and step is not None and result.attempt < step.retry.attempts
-    retry_at_ms = now_ms + step.retry.delay_ms(result.attempt) if again and step is not None else None
-    failed = Append(
-        facts.ContinuationAttemptFailed(
-            execution_id=execution.execution_id,
-            at_ms=now_ms,
-            unit_id=unit.unit_id,
-            item_index=result.item_index,
-            attempt=result.attempt,
-            error_code=code,
-            error_message=message,
-            retry_at_ms=retry_at_ms,
-        ),
+    ruling = None if again else _failed_step(pipeline, unit, result.step_id)
+    if ruling is not None and ruling.on_error is not None:
+        return _left_out(ruling, result, execution, code, message, now_ms=now_ms)
+    failed = facts.ContinuationAttemptFailed(
+        execution_id=execution.execution_id,
+        at_ms=now_ms,
+        unit_id=unit.unit_id,
+        item_index=result.item_index,
+        attempt=result.attempt,
+        error_code=code,
+        error_message=message,
+        retry_at_ms=now_ms + step.retry.delay_ms(result.attempt) if again and step is not None else None,
     )
-    if again:
-        return [failed]
-    detail = f"item {result.item_index} failed after {result.attempt} attempts: {code}: {message}"
-    return [
-        failed,
-        *fail(pipeline, execution, unit, code="AWAIT_ITEM_CONTINUATION_FAILED", message=detail, now_ms=now_ms),
-    ]
+    return [Append(failed)]
+
+
+def _left_out(
+    step: RunStep, result: ContinuationCompletion, execution: ExecutionRecord, code: str, message: str, *, now_ms: int
+) -> Decisions:
+    """Skip an item that failed at a step with `onError`, with a dead letter where that asks for one."""
+    with_letter = isinstance(step.on_error, DeadLetterAndSkip)
+    letter = letter_id(interaction_id(result.unit_id, result.item_index), result.attempt) if with_letter else None
+    skipped = facts.ContinuationSkipped(
+        execution_id=execution.execution_id,
+        at_ms=now_ms,
+        unit_id=result.unit_id,
+        item_index=result.item_index,
+        attempt=result.attempt,
+        error_code=code,
+        error_message=message,
+        letter_id=letter,
+    )
+    if letter is None:
+        return [Append(skipped)]
+    dead = DeadLetterItem(
+        execution.tenant_id, result.unit_id, result.item_index, step.step_id, letter, reason=code, detail=message
+    )
+    return [Append(skipped), dead]
+
+
+def _failed_step(pipeline: Pipeline, unit: UnitRecord, step_id: str | None) -> RunStep | None:
+    """The step whose `onError` rules a failed item: the one that it failed at, where that is known, else the first of the suffix."""
+    suffix = pipeline.steps[unit.step_number + 1 : pipeline.await_step(unit.step_number).suffix_stop]
+    found = next((step for step in suffix if step.step_id == step_id), None)
+    return found if isinstance(found, RunStep) else suffix_step(pipeline, unit)
+
+
+def fail_settled(pipeline: Pipeline, execution: ExecutionRecord, unit: UnitRecord, *, now_ms: int) -> Decisions:
+    """Every item of a unit is settled and some have failed: the execution fails, once, and names the first of them."""
+    total, named = unit.settled, unit.failures
+    share = _FAILURES_CHARS // max(len(named), 1)  # as many as are named find their place in the message
+    told = [failure if len(failure) <= share else f"{failure[: share - 1]}…" for failure in named]
+    more = [f"and {unit.failed - len(told)} more"] if unit.failed > len(told) else []
+    message = f"{unit.failed} of {total} items failed: {'; '.join([*told, *more])}"
+    return fail(pipeline, execution, unit, code="AWAIT_ITEM_CONTINUATION_FAILED", message=message, now_ms=now_ms)
 
 
 def suffix_step(pipeline: Pipeline, unit: UnitRecord) -> RunStep | None:
-    """The first step of the suffix: its `retry` rules the whole item continuation."""
+    """The first step of the suffix: its `retry` rules the whole item continuation, and its `onError` where nobody knows what failed."""
     following = unit.step_number + 1
     step = pipeline.steps[following] if following < len(pipeline.steps) else None
     return step if isinstance(step, RunStep) else None

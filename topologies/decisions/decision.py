@@ -53,11 +53,13 @@ class Refuse(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         reason: unknown, late, conflict, cancelled, bad-token, wrong-key, wrong-shape or too-early.
+        kept: It stays on its row, for a redrive.
     """
 
     reason: str
     detail: str
     step: AwaitStep | None
+    kept: bool = False
 
 
 class DeadLetterExecution(msgspec.Struct, frozen=True, gc=False):
@@ -68,6 +70,18 @@ class DeadLetterExecution(msgspec.Struct, frozen=True, gc=False):
     reason: str
     detail: str
     value: bytes
+
+
+class DeadLetterItem(msgspec.Struct, frozen=True, gc=False):
+    """Write an item that was left out to the dead-letter topic, with its request and its answer as their row has them."""
+
+    tenant_id: str
+    unit_id: str
+    item_index: int
+    step_id: str
+    letter_id: str
+    reason: str
+    detail: str
 
 
 class DeadLetterRecord(msgspec.Struct, frozen=True, gc=False):
@@ -172,9 +186,15 @@ class Duplicate(msgspec.Struct, frozen=True, gc=False):
 
 
 class NoOp(msgspec.Struct, frozen=True, gc=False):
-    """Nothing follows; `reason` in kebab-case."""
+    """Nothing follows.
+
+    Attributes:
+        reason: In kebab-case.
+        detail: What the operator should read in the log; empty: nothing.
+    """
 
     reason: str
+    detail: str = ""
 
 
 Decision = (
@@ -185,6 +205,7 @@ Decision = (
     | TellOutcome
     | Refuse
     | DeadLetterExecution
+    | DeadLetterItem
     | DeadLetterRecord
     | Forward
     | DeleteRows

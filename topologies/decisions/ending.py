@@ -18,11 +18,20 @@ def succeed(
     execution: ExecutionRecord, unit: UnitRecord | None, *, result: bytes | None, outputs: list[str], now_ms: int
 ) -> Decisions:
     """End well: close the unit, then the terminal status, in one transaction with what was published."""
+    items = unit if unit is not None and unit.itemised else None
     return [
         *_close(unit, UnitStatus.COMPLETED, now_ms),
         Append(facts.RunSucceeded(execution.execution_id, now_ms, result)),
         TellOutcome(
-            ExecutionOutcome("", execution.execution_id, ExecutionStatus.SUCCEEDED, result=result, outputs=outputs)
+            ExecutionOutcome(
+                "",
+                execution.execution_id,
+                ExecutionStatus.SUCCEEDED,
+                result=result,
+                outputs=outputs,
+                succeeded=items.succeeded if items else None,
+                skipped=items.skipped if items else None,
+            )
         ),
     ]
 
@@ -39,6 +48,7 @@ def fail(
 ) -> Decisions:
     """End badly: close the unit, fail the execution, dead-letter it (policy 8)."""
     message = message[:MESSAGE_CHARS_MAX]
+    items = unit if unit is not None and unit.itemised else None
     step = pipeline.steps[execution.step_index] if execution.step_index < len(pipeline.steps) else None
     waiting = unit is not None and unit.is_open and outcome is not UnitStatus.FAILED
     step_id = unit.step_id if waiting and unit is not None else step.step_id if step else None
@@ -48,7 +58,13 @@ def fail(
         DeadLetterExecution(execution.execution_id, step_id, code, message, execution.input),
         TellOutcome(
             ExecutionOutcome(
-                "", execution.execution_id, ExecutionStatus.FAILED, error_code=code, error_message=message
+                "",
+                execution.execution_id,
+                ExecutionStatus.FAILED,
+                error_code=code,
+                error_message=message,
+                succeeded=items.succeeded if items else None,
+                skipped=items.skipped if items else None,
             ),
         ),
     ]

@@ -48,24 +48,25 @@ def expire(
             resolution=resolution,
         )
     )
+    which = "" if interaction.item_index is None else f" of item {interaction.item_index}"
+    message = f"no answer{which} for step {step.step_id} within {step.timeout_ms} ms"
     match step.on_timeout:
         case Skip():
             assert interaction.item_index is not None, "check refuses skip on a scalar await"
-            skipped = facts.ContinuationCompleted(
+            skipped = facts.ContinuationSkipped(
                 execution_id=unit.execution_id,
                 at_ms=now_ms,
                 unit_id=unit.unit_id,
                 item_index=interaction.item_index,
                 attempt=1,
-                outputs=[],
+                error_code="AWAIT_TIMEOUT",
+                error_message=message,
             )
             return [timed_out, Append(skipped)]
         case Value() as value:
             admitted = _go_on_with(pipeline, execution, unit, interaction, value, live=live, now_ms=now_ms)
             return [timed_out, *admitted]
         case None:
-            which = "" if interaction.item_index is None else f" of item {interaction.item_index}"
-            message = f"no answer{which} for step {step.step_id} within {step.timeout_ms} ms"
             ended = fail(
                 pipeline,
                 execution,

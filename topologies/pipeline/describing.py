@@ -15,7 +15,7 @@ from topologies.pipeline.ends import (
 )
 from topologies.pipeline.model import Pipeline
 from topologies.pipeline.payloads import Alternative, shown
-from topologies.pipeline.steps import AwaitStep, RunStep, Skip, Step
+from topologies.pipeline.steps import AwaitStep, DeadLetterAndSkip, RunStep, Skip, Step
 from topologies.pipeline.transports import KafkaTransport, SqsTransport, WebhookTransport
 
 _UNITS = (("D", 86_400_000), ("H", 3_600_000), ("M", 60_000))
@@ -55,13 +55,33 @@ def source_text(pipeline: Pipeline) -> str:
     match pipeline.source:
         case ObjectSource() as source:
             names = ", ".join(source.include)
-            return f"one execution an object: {source.provider} {source.location} ({names}), every {duration_text(source.poll_ms)}"
+            return (
+                f"one execution an object: {source.provider} {source.location} ({names}), every {duration_text(source.poll_ms)}; "
+                f"{_whole_text(source)}; {_after_text(source)}"
+            )
         case TopicSource() as source:
             return f"one execution a record of topic {source.topic}: {source.type.name}, key {source.key or 'topic-partition-offset'}"
         case CheckpointSource() as source:
             return f"one execution a publication {source.publication}"
         case None:
             return f"submissions only: {pipeline.input_type.name}"
+
+
+def _whole_text(source: ObjectSource) -> str:
+    if source.ready_suffix is not None:
+        return f"whole once NAME{source.ready_suffix} is there"
+    return f"whole when unchanged for {duration_text(source.settle_ms)}"
+
+
+def _after_text(source: ObjectSource) -> str:
+    failed = f"to {source.failed} when failed" if source.failed is not None else "kept when failed"
+    match source.after:
+        case "keep":
+            return "kept afterwards"
+        case "move":
+            return f"moved to {source.done} afterwards, {failed}"
+        case "delete":
+            return f"deleted afterwards, {failed}"
 
 
 def output_text(pipeline: Pipeline) -> str:
@@ -78,6 +98,16 @@ def output_text(pipeline: Pipeline) -> str:
             return f"publication {output.publication}: {pipeline.output_type.name}"
         case None:
             return f"kept as the result: {pipeline.output_type.name}"
+
+
+def notes(pipeline: Pipeline) -> Iterator[str]:
+    """What is no mistake and yet worth a look before it runs in earnest."""
+    for step in pipeline.await_steps:
+        if not step.idempotency_key_fields:
+            yield (
+                f"step {step.step_id} has no idempotencyKeyFields: its keys name the execution, so whoever submits the same again, as a "
+                "corrected file or under another --key, asks under new keys"
+            )
 
 
 def _steps(pipeline: Pipeline) -> Iterator[str]:
@@ -114,6 +144,9 @@ def _run(step: RunStep) -> Iterator[str]:
     never = f", never on {', '.join(retry.non_retryable)}" if retry.non_retryable else ""
     kind = "async function" if step.is_async else "function"
     yield f"{kind}, {duration_text(step.call_timeout_ms)} a call, {retry.attempts} attempts ({growth}{never})"
+    if step.on_error is not None:
+        letter = ", with a dead letter of its own" if isinstance(step.on_error, DeadLetterAndSkip) else ""
+        yield f"an item that fails here for good is left out{letter}"
 
 
 def _await(step: AwaitStep, *, itemised: bool) -> Iterator[str]:
@@ -130,7 +163,10 @@ def _await(step: AwaitStep, *, itemised: bool) -> Iterator[str]:
     live = f"live window {step.window} items, idle {duration_text(step.idle_ms)}; " if step.live else "no live window; "
     yield f"{live if itemised else ''}late and refused answers: {step.owner or 'no owner'}"
     if step.idempotency_key_fields:
-        yield f"idempotency key: {', '.join(step.idempotency_key_fields)}"
+        counted = "; later items with equal ones are counted" if itemised else ""
+        yield f"idempotency key: {', '.join(step.idempotency_key_fields)}{counted}"
+    else:
+        yield "idempotency key: the execution, the step and the item"
     if step.projection:
         yield f"answer {step.projection.type.name}, projected by {step.projection.name}"
 
@@ -140,7 +176,7 @@ def _expiry(step: AwaitStep) -> str:
         case None:
             return "the execution fails"
         case Skip():
-            return "the item is skipped"
+            return "the item is left out"
         case value:
             return f"the answer is {value.json.decode()}"
 
@@ -182,7 +218,7 @@ def _tables() -> Iterator[str]:
 
 def _settings(pipeline: Pipeline) -> Iterator[str]:
     retention = pipeline.retention
-    yield f"  retention: facts {duration_text(retention.facts_ms)}, executions {duration_text(retention.executions_ms)}"
+    yield f"  retention: facts {duration_text(retention.facts_ms)}, executions {duration_text(retention.executions_ms)}, keys {duration_text(retention.keys_ms)}"
     replication = "the broker's default" if pipeline.replication_factor < 1 else str(pipeline.replication_factor)
     yield f"  replication factor: {replication}"
     if pipeline.tokens:

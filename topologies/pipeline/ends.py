@@ -10,6 +10,11 @@ from typing import Final, Literal
 
 from topologies.pipeline.payloads import PayloadType
 
+SETTLE_DEFAULT_MS = 10_000
+"""`input.settle` when the file does not say."""
+
+After = Literal["keep", "move", "delete"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectSource:
@@ -19,12 +24,21 @@ class ObjectSource:
         location: Absolute.
         include: Shell patterns of names; an object matching one of them is read.
         poll_ms: Wait between two listings.
+        settle_ms: How far two looks that show the same lie apart before an object counts as whole.
+        ready_suffix: What the name of a ready file has behind that of its object; None: there are no ready files.
+        after: What becomes of an object whose execution has ended.
+        done, failed: Where it is moved, absolute: after it succeeded, and after it did not.
     """
 
     provider: str
     location: Path
     include: tuple[str, ...]
     poll_ms: int
+    settle_ms: int = SETTLE_DEFAULT_MS
+    ready_suffix: str | None = None
+    after: After = "keep"
+    done: Path | None = None
+    failed: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,10 +34,15 @@ class TokenKeys:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """How long facts and finished executions are kept."""
+    """How long facts and finished executions are kept.
+
+    Attributes:
+        keys_ms: How long it is known that an object or record was done, after its execution's end.
+    """
 
     facts_ms: int
     executions_ms: int
+    keys_ms: int
 
 
 BROKER_DEFAULT = -1

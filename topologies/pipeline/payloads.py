@@ -253,6 +253,10 @@ class PayloadType:
             for part in _values_of(cast("Alternative", type(value)), paths)(value)
         ]
 
+    def key_texts(self, value: Any, paths: tuple[str, ...]) -> list[str]:
+        """The same for a key that joins them by `:`, written so that different values never give one key."""
+        return [_key_text(part) for part in _values_of(cast("Alternative", type(value)), paths)(value)]
+
     def _is_exact_list(self, value: list[Any]) -> bool:
         models = {
             member for arm in self.alternatives if _is_list(arm) for member in _alternatives(get_args(arm)[0], "")
@@ -417,6 +421,13 @@ def _text(value: Any) -> str:
     if isinstance(plain, bool):
         return "true" if plain else "false"
     return str(plain)
+
+
+def _key_text(value: Any) -> str:
+    if value is None:
+        return NULL_TEXT
+    text = _text(value).replace("\\", "\\\\").replace(":", "\\:")
+    return f"\\{text}" if text == NULL_TEXT else text
 
 
 def shown(alternative: Alternative) -> str:

@@ -67,6 +67,16 @@ class Retry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Skip:
+    """`{skip: true}`: an item that expired (`onTimeout`) or failed (`onError`) is left out, the others go on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetterAndSkip:
+    """`onError: {deadLetter: true}`: an item that failed is left out, with a dead letter of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunStep:
     """A step that runs the author's function inside a segment.
 
@@ -78,6 +88,7 @@ class RunStep:
         is_async: The function is a coroutine function.
         call_timeout_ms: Longest run of one call.
         line: Line of the step in the file.
+        on_error: What becomes of an item whose last attempt failed here. None: its execution fails once the other items are settled.
     """
 
     index: int
@@ -92,15 +103,11 @@ class RunStep:
     retry: Retry
     call_timeout_ms: int
     line: int
+    on_error: Skip | DeadLetterAndSkip | None = None
 
     def takes(self, item: Any) -> bool:
         """Whether the item is for this step; otherwise it goes on to the next one."""
         return self.accepts is None or self.accepts.accepts(item)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Skip:
-    """`onTimeout: {skip: true}`: an expired item is left out, the others go on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -83,6 +83,7 @@ AWAIT_HINTS = {
     **COMMON_HINTS,
     "retry": _ONLY_RUN,
     "callTimeout": _ONLY_RUN,
+    "onError": "it belongs to run steps; write onTimeout for an item that is not answered",
     "run": "an await asks an outside party; remove run or kind",
 }
 INSIDE_AWAIT_HINTS = {

@@ -13,6 +13,7 @@ from typing import Any
 
 from schemas.topics import TOPICS
 from topologies.pipeline.ends import template_fields
+from topologies.pipeline.key_fields import key_field_problem
 from topologies.pipeline.payloads import PayloadType, PayloadTypeError
 from topologies.pipeline.projection import Projection
 from topologies.pipeline.steps import Cardinality
@@ -184,9 +185,9 @@ class Binding:
             return topic
         return None
 
-    def location(self, below: Fields) -> Path | None:
+    def location(self, below: Fields, key: str = "location") -> Path | None:
         """A folder, absolute."""
-        text = below.text("location", required="write a folder; a relative one starts at the pipeline's folder")
+        text = below.text(key, required="write a folder; a relative one starts at the pipeline's folder")
         if text is None:
             return None
         return Path(os.path.abspath(self._folder / text))  # noqa: PTH100 - symlinks stay, as for the pipeline's path
@@ -220,6 +221,8 @@ class Binding:
             elif request is not None and not request.has_field(text):
                 known = ", ".join(request.field_names())
                 fields.problems.add(node, where, f"{request.name} has no field {text!r}", f"use fields of it: {known}")
+            elif request is not None and (problem := key_field_problem(request, text)) is not None:
+                fields.problems.add(node, where, *problem)
             seen.add(text)
         return tuple(text for text, _ in read)
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from topologies.pipeline.cells import no_rows
 from topologies.pipeline.ends import (
     OBJECT_FORMATS,
     OBJECT_KEY_FIELDS,
+    SETTLE_DEFAULT_MS,
+    After,
     CheckpointOutput,
     CheckpointSource,
     ObjectOutput,
@@ -23,6 +27,7 @@ from topologies.reading.fields import Fields
 
 ENDS = ("object", "topic", "checkpoint")
 POLL_DEFAULT_MS = 10_000
+AFTER: tuple[After, ...] = ("keep", "move", "delete")
 
 
 def read_source(fields: Fields, input_type: PayloadType | None, binding: Binding) -> Source | None:
@@ -50,9 +55,54 @@ def _object_source(below: Fields, binding: Binding) -> ObjectSource | None:
     provider, location = _provider(below), binding.location(below)
     include = tuple(text for text, _ in below.texts("include")) or ("*",)
     poll_ms = below.duration("poll") or POLL_DEFAULT_MS
+    settle_ms = below.duration("settle") or SETTLE_DEFAULT_MS
+    ready_suffix = _ready_suffix(below)
+    after: After = below.choice("after", AFTER) or "keep"
+    done, failed = _place(below, "done", after, binding), _place(below, "failed", after, binding)
+    for key, place in (("done", done), ("failed", failed)):
+        if place is not None and place == location:
+            below.note(key, "objects would be moved to where they are, and listed again", "name another folder")
+    if done is not None and done == failed:
+        below.note("failed", "objects that failed would lie among those that did not", "name another folder than done")
     if provider is None or location is None:
         return None
-    return ObjectSource(provider=provider, location=location, include=include, poll_ms=poll_ms)
+    return ObjectSource(
+        provider=provider,
+        location=location,
+        include=include,
+        poll_ms=poll_ms,
+        settle_ms=settle_ms,
+        ready_suffix=ready_suffix,
+        after=after,
+        done=done,
+        failed=failed,
+    )
+
+
+def _ready_suffix(below: Fields) -> str | None:
+    advice = "write ready: {suffix: .done}"
+    ready = below.below("ready")
+    if ready is None:
+        return None
+    suffix = ready.text("suffix", required=advice)
+    if suffix is not None and ("/" in suffix or suffix == ".moving"):
+        ready.note("suffix", f"{suffix!r} is no end of a file name that a sender may use", advice)
+    ready.finish()
+    return suffix
+
+
+def _place(below: Fields, key: str, after: After, binding: Binding) -> Path | None:
+    """Where objects are moved; only where `after` moves some."""
+    if after == "move" and not below.has(key):
+        below.missing(key, f"write {key}: a folder; a relative one starts at the pipeline's folder")
+        return None
+    if not below.has(key):
+        return None
+    if after == "keep" or (after == "delete" and key == "done"):
+        below.get(key)
+        below.note_key(key, f"nothing is moved there with after: {after}", f"write after: move, or remove {key}")
+        return None
+    return binding.location(below, key)
 
 
 def _provider(below: Fields) -> str | None:

@@ -10,10 +10,12 @@ from __future__ import annotations
 import os.path
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from schemas.errors import PipelineError, Problem
 from topologies.pipeline.model import BROKER_DEFAULT, Pipeline, Retention, TokenKeys
+from topologies.pipeline.release import release_id
 from topologies.pipeline.steps import AwaitStep, connected
 from topologies.reading.advice import TOKENS_ADVICE, TOP_HINTS
 from topologies.reading.binding import Binding
@@ -29,6 +31,7 @@ PARTITIONS_MAX = 10_000
 REPLICATION_MAX = 9
 RETENTION_FACTS_DEFAULT_MS = 30 * 86_400_000
 RETENTION_EXECUTIONS_DEFAULT_MS = 7 * 86_400_000
+RETENTION_KEYS_DEFAULT_MS = 400 * 86_400_000
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _KEY_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -157,7 +160,7 @@ class _Loader:
         steps = connected([read.step for read in reads if read.step is not None])
         if self._problems.found or input_type is None or output_type is None or len(steps) < len(reads):
             return None
-        return Pipeline(
+        pipeline = Pipeline(
             name=name,
             app=self._app,
             steps=steps,
@@ -173,6 +176,7 @@ class _Loader:
             path=self._path,
             app_dir=self._app_dir,
         )
+        return replace(pipeline, release=release_id(pipeline))
 
     @staticmethod
     def _kafka(fields: Fields, reads: Sequence[ReadStep]) -> tuple[int, int]:
@@ -244,12 +248,17 @@ class _Loader:
     def _retention(fields: Fields) -> Retention:
         below = fields.below("retention")
         facts_ms = below.duration("facts") if below else None
-        executions_ms = below.duration("executions") if below else None
+        executions_ms = (below.duration("executions") if below else None) or RETENTION_EXECUTIONS_DEFAULT_MS
+        keys_ms = below.duration("keys") if below else None
         if below is not None:
+            if keys_ms is not None and keys_ms < executions_ms:
+                what = "what ran would be forgotten before its execution is: an object that still lies there would run again"
+                below.note("keys", what, "write at least what retention.executions says")
             below.finish()
         return Retention(
             facts_ms=facts_ms or RETENTION_FACTS_DEFAULT_MS,
-            executions_ms=executions_ms or RETENTION_EXECUTIONS_DEFAULT_MS,
+            executions_ms=executions_ms,
+            keys_ms=keys_ms or max(RETENTION_KEYS_DEFAULT_MS, executions_ms),
         )
 
     @staticmethod

@@ -9,7 +9,17 @@ from typing import Any, Final, Literal
 
 from schemas import limits
 from topologies.pipeline.payloads import Misfit, PayloadType
-from topologies.pipeline.steps import AwaitStep, Budget, Cardinality, Retry, RunStep, Skip, Step, Value
+from topologies.pipeline.steps import (
+    AwaitStep,
+    Budget,
+    Cardinality,
+    DeadLetterAndSkip,
+    Retry,
+    RunStep,
+    Skip,
+    Step,
+    Value,
+)
 from topologies.pipeline.transports import KafkaTransport, SqsTransport
 from topologies.reading.advice import AWAIT_HINTS, CARDINALITY_HINTS, INSIDE_AWAIT_HINTS, RUN_HINTS, TIMEOUT_ADVICE
 from topologies.reading.binding import Binding, not_yet
@@ -151,6 +161,12 @@ def _refuse_nested(reads: Sequence[ReadStep]) -> None:
                     "onTimeout", "skip leaves out an item of a stream, and no stream reaches this step", advice
                 )
             itemised = itemised or (streaming and read.cardinality is Cardinality.ONE_TO_ONE)
+        elif read.fields.has("onError") and (not itemised or read.cardinality.takes_many):
+            read.fields.note(
+                "onError",
+                "onError leaves out one item behind an await that each item of a stream waits at, and this step runs for no such item",
+                "remove it: the execution then fails and can be looked after",
+            )
         streaming = read.cardinality.gives_many or (streaming and not read.cardinality.takes_many)
         itemised = itemised and not read.cardinality.takes_many
 
@@ -159,6 +175,7 @@ def _run_step(read: ReadStep, index: int, step_id: str, function: Callable[..., 
     fields, types = read.fields, read.types
     retry = _retry(fields)
     call_timeout_ms = fields.duration("callTimeout") or limits.CALL_TIMEOUT_DEFAULT_MS
+    on_error = _on_error(fields)
     if types.is_branch and read.cardinality.takes_many:
         not_yet("aggregate branch", fields, "accepts")
     if types.input is None or types.output is None or function is None:
@@ -176,7 +193,24 @@ def _run_step(read: ReadStep, index: int, step_id: str, function: Callable[..., 
         retry=retry,
         call_timeout_ms=call_timeout_ms,
         line=fields.node.line,
+        on_error=on_error,
     )
+
+
+def _on_error(fields: Fields) -> Skip | DeadLetterAndSkip | None:
+    choice = fields.below("onError")
+    if choice is None:
+        return None
+    skip, dead_letter = choice.flag("skip", default=False), choice.flag("deadLetter", default=False)
+    choice.finish({"retry": "write retry on the step, beside onError", "value": "return it from the function"})
+    if skip == dead_letter:
+        fields.note(
+            "onError",
+            "onError needs skip: true or deadLetter: true",
+            "write {skip: true}, or {deadLetter: true} to leave the item out with a dead letter; one of the two",
+        )
+        return None
+    return Skip() if skip else DeadLetterAndSkip()
 
 
 def _retry(fields: Fields) -> Retry:

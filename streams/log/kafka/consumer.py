@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import OFFSET_BEGINNING, TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
 from schemas.errors import InstanceFenced, KawaitError, OffsetOutOfRange
@@ -87,7 +87,9 @@ class _Polling:
                 problem = self._judge(m, on_end) or problem
                 continue
             headers = m.headers() or ()
-            records.append(Record(m.topic(), m.partition(), m.offset(), m.timestamp()[1], m.key(), m.value(), headers))
+            kind, at_ms = m.timestamp()
+            appended = kind == TIMESTAMP_LOG_APPEND_TIME
+            records.append(Record(m.topic(), m.partition(), m.offset(), at_ms, m.key(), m.value(), headers, appended))
         if problem is not None and not records:
             raise problem
         self._held = problem
@@ -135,9 +137,8 @@ class KafkaGroupConsumer:
         self._closed = False
         self._polling = _Polling(settings.group_consumer(group, instance), settings.bootstrap, note)
         self._client = self._polling.client
-        self._client.subscribe(
-            list(topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
-        )
+        self._topics = list(topics)
+        self._subscribe()
 
     def poll(self, records_max: int, timeout_s: float) -> list[Record]:
         """Take what is there: wait for the first record, then drain without waiting."""
@@ -155,6 +156,16 @@ class KafkaGroupConsumer:
             records = self._polling.convert(messages, self._ends.__setitem__)
             if records or timeout_s <= 0:
                 return records
+
+    def rejoin(self) -> None:
+        """Join the group once more. Measured: a static member sends no leave, and as the group's leader it makes the group share out anew."""
+        self._client.unsubscribe()
+        self._subscribe()
+
+    def _subscribe(self) -> None:
+        self._client.subscribe(
+            self._topics, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+        )
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
         """Stop reading from these."""

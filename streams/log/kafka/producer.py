@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Message, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 
 from schemas.errors import (
@@ -304,13 +304,13 @@ class KafkaPlainProducer:
         partition: int | None = None,
         headers: Sequence[tuple[str, bytes]] | None = None,
         timeout_s: float = 10.0,
-    ) -> None:
-        """Write one record and wait until it is stored."""
-        reports: list[KafkaError | None] = []
+    ) -> int | None:
+        """Write one record and wait until it is stored. Returns when the broker appended it, where the topic says so."""
+        reports: list[tuple[KafkaError | None, Message]] = []
         end_s = time.monotonic() + timeout_s
         number = _ANY_PARTITION if partition is None else partition
         more: dict[str, Any] = {"headers": list(headers)} if headers else {}
-        more["on_delivery"] = lambda error, _: reports.append(error)
+        more["on_delivery"] = lambda error, message: reports.append((error, message))
         while True:
             try:
                 self._client.produce(topic, value, key, number, **more)
@@ -324,8 +324,11 @@ class KafkaPlainProducer:
             if left_s <= 0:
                 raise LogUnavailable(f"the broker at {self._bootstrap} did not store the record in {timeout_s:g} s")
             self._client.poll(min(left_s, 0.05))
-        if reports[0] is not None:
-            raise self._error(reports[0], topic)
+        error, stored = reports[0]
+        if error is not None:
+            raise self._error(error, topic)
+        kind, at_ms = stored.timestamp()
+        return at_ms if kind == TIMESTAMP_LOG_APPEND_TIME else None
 
     def _error(self, raised: BaseException | KafkaError, topic: str) -> Exception:
         error = error_of(raised)

@@ -78,7 +78,14 @@ class MemoryTopic:
         self.topic_id = topic_id
         self.partitions = [Partition() for _ in range(spec.partitions)]
         self.compacted = "compact" in spec.config.get("cleanup.policy", "delete")
+        self.stamps = spec.config.get("message.timestamp.type") == "LogAppendTime"
+        """Records carry the broker's time, not their producer's."""
         self.record_bytes_max = int(spec.config.get("max.message.bytes", _TOPIC_BYTES_DEFAULT))
+
+    def grow(self, partitions: int) -> None:
+        """Add partitions, up to so many."""
+        self.spec = self.spec._replace(partitions=partitions)
+        self.partitions += [Partition() for _ in range(partitions - len(self.partitions))]
 
 
 class Member:
@@ -181,6 +188,8 @@ class Broker:
         self.groups: dict[str, Group] = {}
         self.identities: dict[str, Identity] = {}
         self.faults: list[tuple[CommitFault, str | None]] = []
+        self.spared: set[str] = set()
+        """Transactional ids that a fault which is for anybody is not for."""
         self.drawn = 0
         self.available = True
 
@@ -264,7 +273,7 @@ class Broker:
     def take_fault(self, transactional_id: str) -> CommitFault | None:
         """The fault that waits for a commit of this id, used up by asking."""
         for i, (kind, whose) in enumerate(self.faults):
-            if whose in (None, transactional_id):
+            if whose == transactional_id or (whose is None and transactional_id not in self.spared):
                 del self.faults[i]
                 return kind
         return None

@@ -22,6 +22,15 @@ class MemoryMetadata(NamedTuple):
     generation: int
 
 
+OUTSIDER = "outsider"
+"""Stands for the member id of nobody."""
+
+
+def outside(group: str) -> MemoryMetadata:
+    """What nobody's offsets are sent with."""
+    return MemoryMetadata(group, OUTSIDER, -1)
+
+
 class Cursors:
     """Positions in partitions, read in turns so that none starves."""
 
@@ -212,6 +221,12 @@ class MemoryGroupConsumer:
     def metadata(self) -> MemoryMetadata:
         """The membership as of the generation this member follows."""
         return MemoryMetadata(self.group, self.member_id, self._generation)
+
+    def rejoin(self) -> None:
+        """Join the group once more."""
+        with self._broker.changed:
+            self._broker.group(self.group).prepare()
+            self._broker.changed.notify_all()
 
     def close(self) -> None:
         """Revoke and leave; a static member only stops polling and leaves when its session ends."""

@@ -12,22 +12,35 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
+from schemas.errors import LogUnavailable
 from schemas.topics import TopicSettings
 from streams.clock import Clock, SystemClock
 from streams.log.memory.broker import Broker, CommitFault, MemoryTopic
-from streams.log.memory.consumer import MemoryGroupConsumer, MemoryReader
+from streams.log.memory.consumer import MemoryGroupConsumer, MemoryReader, outside
 from streams.log.memory.producer import MemoryPlainProducer, MemoryProducer
 from streams.log.seam import Isolation, Rebalance, TopicPartition, TopicState
 
 
 class MemoryLog:
-    """The broker. Safe to use from several threads; `poll` waits for records unless the clock is a `ManualClock`."""
+    """The broker. Safe to use from several threads; `poll` waits for records unless the clock is a `ManualClock`.
+
+    Args:
+        clock: Of the producers, which stamp records of topics with CreateTime.
+        brokers: Of the broker; default: the same.
+    """
 
     name = "memory"
+    clocks_apart_ms = 0
 
-    def __init__(self, clock: Clock | None = None) -> None:
+    def __init__(self, clock: Clock | None = None, *, brokers: Clock | None = None) -> None:
         self.clock: Clock = clock or SystemClock()
-        self._broker = Broker(self.clock)
+        self._broker = Broker(brokers or self.clock)
+
+    def seen_from(self, clock: Clock) -> MemoryLog:
+        """The same broker, as the clients of another machine meet it, whose clock is `clock`."""
+        seen = MemoryLog(clock)
+        seen._broker = self._broker
+        return seen
 
     # The seam.
 
@@ -39,11 +52,11 @@ class MemoryLog:
 
     def producer(self, transactional_id: str) -> MemoryProducer:
         """Make a transactional producer."""
-        return MemoryProducer(self._broker, transactional_id)
+        return MemoryProducer(self._broker, transactional_id, self.clock)
 
     def plain_producer(self) -> MemoryPlainProducer:
         """Make a producer for single records."""
-        return MemoryPlainProducer(self._broker)
+        return MemoryPlainProducer(self._broker, self.clock)
 
     def reader(self, *, isolation: Isolation = "committed") -> MemoryReader:
         """Make a groupless reader."""
@@ -76,14 +89,41 @@ class MemoryLog:
                 found[at] = next(later, kept.end)
             return found
 
+    def group_offsets(
+        self, group: str, partitions: Sequence[TopicPartition], timeout_s: float, *, stable: bool = False
+    ) -> dict[TopicPartition, int | None]:
+        """What any group has committed; `stable` is refused while a transaction is pending."""
+        del timeout_s
+        with self._broker.changed:
+            self._broker.check_available()
+            found = self._broker.group(group)
+            if stable and any(not offsets.keys().isdisjoint(partitions) for offsets in found.pending.values()):
+                raise LogUnavailable(f"offsets of group {group!r} wait for an open transaction")
+            committed = found.committed
+            return {at: committed.get(at) for at in partitions}
+
+    def outsider(self, group: str) -> object:
+        """The metadata of nobody: the broker takes its offsets in a transaction, whoever the members are."""
+        return outside(group)
+
     def has_member(self, group: str, instance: str, timeout_s: float) -> bool:
         """Whether the group has a static member of this name."""
         del timeout_s
         with self._broker.changed:
             self._broker.check_available()
             found = self._broker.group(group)
-            found.expire_closed(self.clock.now_ms())
+            found.expire_closed(self._broker.clock.now_ms())
             return instance in found.instances
+
+    def assigned(self, group: str, timeout_s: float) -> set[TopicPartition] | None:
+        """What the members of a group read, all together; None while they are sharing out."""
+        del timeout_s
+        with self._broker.changed:
+            self._broker.check_available()
+            found = self._broker.group(group)
+            if found.rebalancing:
+                return None
+            return {at for member in found.members.values() for at in member.partitions}
 
     def topics(self, names: Sequence[str], timeout_s: float) -> dict[str, TopicState]:
         """State of those of `names` that exist."""
@@ -115,6 +155,12 @@ class MemoryLog:
         with self._broker.changed:
             self._broker.topics.pop(name)
 
+    def grow_topic(self, name: str, partitions: int) -> None:
+        """Add partitions to a topic. Who reads it hears of it at the next rebalance."""
+        with self._broker.changed:
+            topic = self._broker.topics[name]
+            topic.grow(partitions)
+
     def trim(self, partition: TopicPartition, before: int) -> None:
         """Drop records below `before`, as retention does; never beyond the last stable offset."""
         with self._broker.changed:
@@ -140,6 +186,11 @@ class MemoryLog:
         """Let the next commit (of one producer, or of any) go wrong. Faults queue up, each is used once."""
         with self._broker.changed:
             self._broker.faults.append((kind, transactional_id))
+
+    def spare(self, transactional_id: str) -> None:
+        """Let no fault that is for any producer meet this one: it is not what is tested."""
+        with self._broker.changed:
+            self._broker.spared.add(transactional_id)
 
     def expire_transaction(self, transactional_id: str) -> None:
         """The coordinator times the open transaction out: it aborts and its producer is fenced."""

@@ -12,8 +12,9 @@ from schemas.errors import (
     TransactionAborted,
 )
 from schemas.limits import RECORD_BYTES_MAX
+from streams.clock import Clock
 from streams.log.memory.broker import Broker, Identity, Transaction
-from streams.log.memory.consumer import MemoryMetadata
+from streams.log.memory.consumer import OUTSIDER, MemoryMetadata
 from streams.log.seam import Record, TopicPartition
 
 _NO_HEADERS: Sequence[tuple[str, bytes | None]] = ()
@@ -22,8 +23,9 @@ _NO_HEADERS: Sequence[tuple[str, bytes | None]] = ()
 class MemoryProducer:
     """A `streams.log.seam.Producer` on a `MemoryLog`."""
 
-    def __init__(self, broker: Broker, transactional_id: str) -> None:
+    def __init__(self, broker: Broker, transactional_id: str, clock: Clock) -> None:
         self._broker = broker
+        self._clock = clock
         self._id = transactional_id
         self._epoch = -1
         self._lost = False  # a commit of unknown outcome: only a new producer finds out
@@ -107,7 +109,8 @@ class MemoryProducer:
             if self._id not in kept.open:
                 kept.open[self._id] = offset
                 open_.partitions[TopicPartition(topic, number)] = kept
-            kept.append(Record(topic, number, offset, broker.clock.now_ms(), key, value, headers or _NO_HEADERS))
+            at_ms = broker.clock.now_ms() if known.stamps else self._clock.now_ms()
+            kept.append(Record(topic, number, offset, at_ms, key, value, headers or _NO_HEADERS, known.stamps))
             open_.written.append((kept, offset))
             if on_offset is not None:
                 open_.calls.append((on_offset, offset))
@@ -123,7 +126,8 @@ class MemoryProducer:
                 msg = f"offsets must not be negative: {dict(offsets)}"
                 raise ValueError(msg)
             group = self._broker.group(metadata.group)
-            if metadata.member_id not in group.members or metadata.generation != group.generation:
+            is_member = metadata.member_id in group.members and metadata.generation == group.generation
+            if not is_member and metadata.member_id != OUTSIDER:
                 msg = f"group {metadata.group!r} is in generation {group.generation}; these offsets are of {metadata}"
                 open_.failure = TransactionAborted(msg)
                 raise open_.failure
@@ -173,8 +177,9 @@ class MemoryProducer:
 class MemoryPlainProducer:
     """A `streams.log.seam.PlainProducer` on a `MemoryLog`."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, clock: Clock) -> None:
         self._broker = broker
+        self._clock = clock
 
     def send(
         self,
@@ -185,8 +190,8 @@ class MemoryPlainProducer:
         partition: int | None = None,
         headers: Sequence[tuple[str, bytes]] | None = None,
         timeout_s: float = 10.0,
-    ) -> None:
-        """Write one record."""
+    ) -> int | None:
+        """Write one record. Returns when the broker appended it, where the topic says so."""
         del timeout_s
         broker = self._broker
         with broker.changed:
@@ -200,8 +205,10 @@ class MemoryPlainProducer:
                 raise refusal
             number = broker.choose(known, key) if partition is None else partition
             kept = broker.partition(TopicPartition(topic, number))
-            kept.append(Record(topic, number, kept.end, broker.clock.now_ms(), key, value, headers or _NO_HEADERS))
+            at_ms = broker.clock.now_ms() if known.stamps else self._clock.now_ms()
+            kept.append(Record(topic, number, kept.end, at_ms, key, value, headers or _NO_HEADERS, known.stamps))
             broker.changed.notify_all()
+            return at_ms if known.stamps else None
 
     def close(self) -> None:
         """Nothing to free."""

@@ -1,29 +1,37 @@
-"""Deadlines: timers that ring, and the gate that keeps a deadline from overtaking an answer (DESIGN 8, policy 2).
+"""Deadlines: timers that ring, and which of them wait at a gate (DESIGN 8, policy 2).
 
 Theory of operation. Timers follow rows: `commit` arms and disarms them for the rows that a batch changed. One that rings becomes an event,
-and the row says whether it means anything. One that rang and changed no row waits until its row changes. Timers of executions and items ring when they are due. The deadline of an interaction has a gate: once it is due, the end of
-`completions` is read, and it rings only when everything up to that end is decided. So every answer that was there at the deadline is judged
-first, and our own backlog expires none. Under steady load the gate is passed by what is decided, else by what was read with nothing waiting.
+and the row says whether it means anything. One that rang and changed no row waits until its row changes. Timers that only try something
+again ring when they are due. Those that may fail something pass a gate first (`streams.roles.core.gates`): the deadline of an interaction
+waits until the answers on its step's response topic are judged, and the last wait for a continuation until the agents have taken over what
+lies on `continuations`, as long as one may still be starting, and their answers are judged. So no outage and no backlog of ours expires what
+was there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from schemas import limits
-from schemas.errors import LogUnavailable
 from state.execution import ExecutionRecord, ExecutionStatus
-from state.keys import INTERACTIONS, is_interaction
+from state.item import ItemRecord
+from state.keys import INTERACTIONS, step_of_key
 from state.tables.overlay import RowView
 from state.tables.timers import TimerIndex, due_of
 from streams.engine.task import Positions
 from streams.log.seam import TopicPartition
 from streams.roles.context import CoreContext
+from streams.roles.core.gates import Before, Gates, Lane
+from topologies.pipeline.transports import KafkaTransport
 
+_INTERACTION = INTERACTIONS[0]
 LOOK_AGAIN_MS = limits.CALL_TIMEOUT_DEFAULT_MS
 
-GATED_POLL_MS = 20
-"""Pause between two looks at a gate that is not passed."""
+
+def last_wait(row: ItemRecord) -> bool:
+    """Whether the item fails when its timer rings: its continuation record was emitted as often as it may be."""
+    return row.emissions >= limits.CONTINUATION_ATTEMPTS_MAX
 
 
 class Deadlines:
@@ -45,6 +53,7 @@ class Deadlines:
         is_waiting: Callable[[], bool],
     ) -> None:
         self._timers = TimerIndex()
+        """Those without a gate."""
         self._rows = rows
         self._rung: list[bytes] = []
         """Keys that the open batch decides."""
@@ -52,13 +61,36 @@ class Deadlines:
         self._positions = positions
         self._completions = TopicPartition(context.names.completions, partition)
         self._is_waiting = is_waiting
-        self._gate: int | None = None
-        """The end of `completions` as it was read at `_gate_ms`; None: no deadline is due."""
-        self._gate_ms = 0
+        names = context.names
+        self._other = Lane(None)
+        agents = Before(names.continuations, names.group("continuation"))
+        self._last_waits = Lane(agents, patience_s=limits.CONTINUATION_TIMEOUT_MS / 1000)
+        self._lanes = _lanes_of(context, self._other)
+        """By the number of the step."""
+        shared = set(self._lanes.values())
+        self._only = shared.pop().timers if len(shared) == 1 else None
+        lanes = dict.fromkeys((*self._lanes.values(), self._other, self._last_waits))
+        self._gates = Gates(
+            list(lanes), context.log, context.aside, context.clock, self._completions, self, pace_s=context.pace_s
+        )
 
     def arm(self, key: bytes, record: object) -> None:
         """Arm the timer of a row that is taken up."""
-        self._timers.arm(key, due_of(record))
+        self._arm(key, record, due_of(record))
+
+    def _arm(self, key: bytes, record: Any, due_ms: int | None) -> None:
+        """Set, move or remove the timer of a row, in its lane."""
+        if key[0] == _INTERACTION:
+            timers = self._only if self._only is not None else self._lanes.get(step_of_key(key), self._other).timers
+            timers.arm(key, due_ms)
+            return
+        if due_ms is not None and type(record) is ItemRecord and last_wait(record):
+            self._timers.arm(key, None)
+            self._last_waits.timers.arm(key, due_ms)
+            return
+        self._timers.arm(key, due_ms)
+        if self._last_waits.timers:
+            self._last_waits.timers.arm(key, None)
 
     def rang(self, key: bytes) -> None:
         """The open batch decides the timer of this row."""
@@ -66,18 +98,21 @@ class Deadlines:
 
     def commit(self, changes: Iterable[tuple[bytes, object]]) -> None:
         """The batch is committed: timers follow the rows that it changed; those that rang and changed no row come to rest."""
-        arm = self._timers.arm
+        arm, only = self._arm, self._only
         rested = dict.fromkeys(self._rung)
         for key, record in changes:
-            arm(key, due_of(record))
+            if only is not None and key[0] == _INTERACTION:  # of each row that passes: the short way
+                only.arm(key, due_of(record))
+            else:
+                arm(key, record, due_of(record))
             rested.pop(key, None)
         for key in rested:
-            arm(key, self._due_again(key))
+            row = self._rows.get(key)
+            arm(key, row, self._due_again(row))
         self._rung.clear()
 
-    def _due_again(self, key: bytes) -> int | None:
+    def _due_again(self, row: object) -> int | None:
         """When the timer of an unchanged row rings again; None: not before its row changes."""
-        row = self._rows.get(key)
         due_ms = due_of(row)
         if due_ms is None or due_ms > self._ctx.clock.now_ms():
             return due_ms
@@ -94,56 +129,56 @@ class Deadlines:
 
     def open_requests(self) -> list[tuple[bytes, int]]:
         """Keys and deadlines of the interactions that wait for an answer."""
-        return self._timers.armed(INTERACTIONS)
+        lanes = dict.fromkeys((*self._lanes.values(), self._other))
+        return [armed for lane in lanes for armed in lane.timers.armed(INTERACTIONS)]
 
     def armed(self) -> list[tuple[bytes, int]]:
         """Every row that rings by itself, and when."""
-        return self._timers.armed(b"")
+        return [*self._timers.armed(b""), *(armed for lane in self._gates.lanes for armed in lane.timers.armed(b""))]
+
+    def held(self) -> int:
+        """How many are held back by a gate that has been shut for long."""
+        return self._gates.held()
 
     def ring(self, room: int) -> list[bytes]:
         """Keys of at most `room` rows whose timers ring now."""
         if room <= 0:
             return []
-        keys = self._timers.due(self._ctx.clock.now_ms(), room)
-        if not keys:
-            self._gate = None
-            return []
-        others = [key for key in keys if not is_interaction(key)]
-        deadlines = [key for key in keys if is_interaction(key)]
-        if deadlines and not self._is_gate_open():
-            return others
-        # The end was read after those deadlines only that were due then.
-        return others + [key for key in deadlines if self._timers.is_due(key, self._gate_ms)]
+        keys: list[bytes] = []
+        if self._are_due():
+            keys = self._timers.due(self._ctx.clock.now_ms(), room)
+        return keys + self._gates.ring(room - len(keys))
 
     def may_ring(self) -> bool:
-        """Whether `ring` would return something now."""
-        due = self._timers.next_ms()
-        return due is not None and due <= self._ctx.clock.now_ms() and (self._gate is None or self._has_passed_gate())
+        """Whether `ring` would return something now; gates are moved on first, as far as they go."""
+        self._gates.go_on()
+        return self._are_due() or self._gates.may_ring()
+
+    def _are_due(self) -> bool:
+        due_ms = self._timers.next_ms()
+        return due_ms is not None and due_ms <= self._ctx.clock.now_ms()
 
     def next_due_ms(self) -> int | None:
         """When to look again."""
-        due_ms = self._timers.next_ms()
-        if due_ms is None or self._gate is None:
-            return due_ms
-        return max(due_ms, self._ctx.clock.now_ms() + GATED_POLL_MS)
+        due = (self._timers.next_ms(), self._gates.next_due_ms())
+        return min((due_ms for due_ms in due if due_ms is not None), default=None)
 
-    def _is_gate_open(self) -> bool:
-        """Whether the consumed position has passed the end of `completions`, read after the deadline."""
-        if self._gate is None:
-            self._gate_ms = self._ctx.clock.now_ms()
-            try:
-                end = self._ctx.log.end_offsets([self._completions], "uncommitted", 1.0)
-            except LogUnavailable:
-                return False
-            self._gate = end[self._completions]
-        if not self._has_passed_gate():
-            return False
-        self._gate = None
-        return True
-
-    def _has_passed_gate(self) -> bool:
-        """Every answer that was there when the gate was set is decided; under steady load later ones may be waiting."""
-        assert self._gate is not None
-        if self._positions.decided(self._completions) >= self._gate:
+    def has_passed(self, end: int) -> bool:
+        """Whether everything on `completions` below `end` is decided; under steady load later ones may be waiting."""
+        if self._positions.decided(self._completions) >= end:
             return True
-        return not self._is_waiting() and self._positions.consumed(self._completions) >= self._gate
+        return not self._is_waiting() and self._positions.consumed(self._completions) >= end
+
+
+def _lanes_of(context: CoreContext, other: Lane) -> dict[int, Lane]:
+    """The lane of each await step: steps that share a response topic share it; those without one wait for `completions` alone."""
+    group = context.names.group("ingress")
+    lanes: dict[str, Lane] = {}
+    found: dict[int, Lane] = {}
+    for step in context.pipeline.await_steps:
+        if isinstance(step.transport, KafkaTransport):
+            topic = step.transport.response_topic
+            found[step.index] = lanes.setdefault(topic, Lane(Before(topic, group)))
+        else:
+            found[step.index] = other
+    return found

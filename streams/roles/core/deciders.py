@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from connectors.resume_token import TokenSigner
 from schemas import limits
-from schemas.envelopes import CancelCommand, ContinuationCompletion, ProviderCompletion, SubmitCommand
+from schemas.envelopes import CancelCommand, ContinuationCompletion, NoteInputMoved, ProviderCompletion, SubmitCommand
 from schemas.errors import TokenRejected
 from schemas.identity import execution_of, interaction_id, parse_interaction_id
 from state.execution import ExecutionRecord
@@ -51,11 +51,12 @@ from topologies.decisions import publication
 from topologies.decisions.admission import Answer, Standing, admit, admit_held, refuse_stranger, unshaped
 from topologies.decisions.ahead import looked_ahead
 from topologies.decisions.continuation import complete_item, item_due, sweep
-from topologies.decisions.decision import CloseSession, DeadLetterRecord, Decision, DeleteRows, EndSweep, Forward, NoOp
+from topologies.decisions.decision import CloseSession, DeadLetterRecord, Decision, EndSweep, Forward, NoOp
 from topologies.decisions.dispatch import dispatch_items
 from topologies.decisions.ending import cancel
+from topologies.decisions.retention import forget
 from topologies.decisions.segment import segment_ended, segment_failed
-from topologies.decisions.submission import submit
+from topologies.decisions.submission import input_moved, submit
 from topologies.decisions.timeout import expire
 from topologies.pipeline.model import Pipeline
 from topologies.pipeline.steps import AwaitStep
@@ -132,22 +133,23 @@ class Deciders:
                 return submit(self._pipeline, command, execution, now_ms=self._now())
             case CancelCommand():
                 return cancel(execution, self._unit_of(execution), reason=command.reason, now_ms=self._now())
+            case NoteInputMoved():
+                return input_moved(execution, command.moved_to, now_ms=self._now())
             case _:
                 return [DeadLetterRecord("unsupported-command", "this version does not redrive executions")]
 
-    def _on_answer(self, event: AnswerArrived, record: Record | None) -> Iterable[Decision]:
-        assert record is not None
+    def _on_answer(self, event: AnswerArrived, _record: Record | None) -> Iterable[Decision]:
         batch, ref = self._batch, event.ref
         unit_id, item_index = ref.unit_id, ref.item_index
         rows = Standing(batch.execution(ref.execution_id), batch.unit(unit_id), batch.interaction(unit_id, item_index))
-        answer = self._prepared(event, rows, record.timestamp_ms)
+        answer = self._prepared(event, rows)
         if item_index is None:  # an item's answer never advances its parent; a scalar's may
             self._touch(ref.execution_id)
         return admit(self._pipeline, answer, rows, live=self._offers.takes_offers(unit_id), now_ms=self._now())
 
-    def _prepared(self, event: AnswerArrived, rows: Standing, recorded_at_ms: int) -> Answer:
+    def _prepared(self, event: AnswerArrived, rows: Standing) -> Answer:
         """The answer with its shape and what its token proves."""
-        completion, ref, made = event.completion, event.ref, event.shape
+        completion, ref, made, recorded_at_ms = event.completion, event.ref, event.shape, event.completed_at_ms
         step = self._pipeline.steps[ref.step_index] if ref.step_index < len(self._pipeline.steps) else None
         token_valid: bool | None = None
         if isinstance(step, AwaitStep):
@@ -358,7 +360,7 @@ class Deciders:
         return rows, cursor
 
     def _on_retention(self, event: RetentionContinued, _record: Record | None) -> Iterable[Decision]:
-        return [DeleteRows(event.keys)]
+        return forget(event.keys, event.stubs, now_ms=self._now())
 
     def _on_touched(self, event: ExecutionTouched, _record: Record | None) -> Iterable[Decision]:
         self._touch(event.execution_id)

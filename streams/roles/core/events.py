@@ -22,10 +22,16 @@ class CommandArrived:
 
 @dataclass(slots=True)
 class AnswerArrived:
-    """An answer of the outside party. `shape` is set where a projector had to run before the batch."""
+    """An answer of the outside party.
+
+    Attributes:
+        completed_at_ms: When it came in; where nobody says so, when it was appended to `completions`.
+        shape: Set where a projector had to run before the batch.
+    """
 
     completion: ProviderCompletion
     ref: InteractionRef
+    completed_at_ms: int
     shape: Shape | None = None
 
 
@@ -159,9 +165,10 @@ class HeldAnswerMet:
 
 @dataclass(frozen=True, slots=True)
 class RetentionContinued:
-    """Rows were found that retention lets go."""
+    """Rows were found that retention lets go, and executions of which it leaves a stub."""
 
     keys: list[bytes]
+    stubs: list[str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,17 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import msgspec
+
 from schemas import codec, limits
-from schemas.envelopes import CancelCommand, ContinuationCompletion, ProviderCompletion, RedriveCommand, SubmitCommand
+from schemas.envelopes import (
+    CancelCommand,
+    ContinuationCompletion,
+    NoteInputMoved,
+    ProviderCompletion,
+    RedriveCommand,
+    SubmitCommand,
+)
 from schemas.errors import PeerError, PoisonRecord
 from schemas.identity import home_partition, parse_interaction_id, step_of
 from state.interaction import InteractionRecord, kept_completion
@@ -41,8 +50,9 @@ from topologies.pipeline.shapes import Misshapen, Shape, Unshaped
 ENDS_MAX = 3
 """Ends of the step process with one answer alone in it, after which its projector gets the blame."""
 
+_replace = msgspec.structs.replace
 _PROJECTION_LIMIT_S = limits.CALL_TIMEOUT_DEFAULT_MS / 1000
-_COMMANDS = (SubmitCommand, CancelCommand, RedriveCommand)
+_COMMANDS = (SubmitCommand, CancelCommand, RedriveCommand, NoteInputMoved)
 _COMPLETIONS = (ProviderCompletion, ContinuationCompletion)
 
 Arrival = AnswerArrived | ContinuationArrived | StrangeAnswerArrived | RecordPoisoned | RecordMisplaced
@@ -110,7 +120,11 @@ class Intake:
             if not isinstance(value, ProviderCompletion):
                 return CommandArrived(value)
             ref = parse_interaction_id(value.interaction_id)
-            return AnswerArrived(value, ref) if ref.execution_id == value.execution_id else StrangeAnswerArrived(value)
+            if ref.execution_id != value.execution_id:
+                return StrangeAnswerArrived(value)
+            if value.came_in_ms is None and not value.origin_topic and record.appended:  # it came in here, by a door
+                value = _replace(value, came_in_ms=record.timestamp_ms)
+            return AnswerArrived(value, ref, value.came_in_ms or record.timestamp_ms)
         except PoisonRecord as error:
             return RecordPoisoned(error)
         except PeerError:
@@ -159,8 +173,8 @@ class Intake:
         while len(found) < len(entries) and size < limits.JOB_BYTES_MAX:
             some = entries[len(found) : len(found) + limits.READ_ROWS]
             rows = self._rows.committed([interaction_key(event.ref.unit_id, event.ref.item_index) for _, event in some])
-            for (record, event), row in zip(some, rows, strict=True):
-                answer = unshaped(self._projected[event.ref.step_index], row, event.completion, record.timestamp_ms)
+            for (_, event), row in zip(some, rows, strict=True):
+                answer = unshaped(self._projected[event.ref.step_index], row, event.completion, event.completed_at_ms)
                 found.append(answer)
                 size += len(answer.payload) + len(answer.request or b"")
         return found

@@ -24,6 +24,7 @@ from schemas.facts import (
     ContinuationAttemptFailed,
     ContinuationCompleted,
     ContinuationSegmentCreated,
+    ContinuationSkipped,
     Fact,
     InteractionTimedOut,
     SourceEnded,
@@ -52,6 +53,7 @@ FOLLOWED: frozenset[type[Fact]] = frozenset(
         BoundaryInteractionDispatched,
         BoundaryCompletionAdmitted,
         ContinuationCompleted,
+        ContinuationSkipped,
         ContinuationAttemptFailed,
         ContinuationSegmentCreated,
         InteractionTimedOut,
@@ -115,7 +117,7 @@ class Sessions:
             return None
         if unit.unit_id in self._noted:  # something happened in this very batch: the session does not count it yet
             return None
-        return unit.outputs + len(session.waiting)
+        return unit.settled - session.unanswered + len(session.waiting)
 
     def want_parking(self) -> bool:
         """Whether `ask_parking` would ask for anything."""
@@ -221,22 +223,25 @@ class Sessions:
         self.by_unit[unit_id] = session
 
     def _recover(self, session: Session, unit: UnitRecord) -> None:
-        """Rows to session: items with an output are skipped, answered ones offered at once, dispatched ones awaited (DESIGN 7)."""
+        """Rows to session: settled items are passed by, answered ones offered at once, dispatched ones awaited (DESIGN 7)."""
         if unit.dispatched == 0:
             return
         now_ms = self._ctx.clock.now_ms()
         items: dict[int, ItemRecord] = {}
         done: set[int] = set()
         for _, item in self._rows.scan(*span("items", unit.unit_id)):
-            if item.status is ItemStatus.SUCCEEDED:
-                done.add(item.item_index)
-            else:
+            if item.status is ItemStatus.PENDING:
                 items[item.item_index] = item
+            else:
+                done.add(item.item_index)
         for key, value in self._rows.scan(*span("interactions", unit.unit_id)):
             index = item_index_of(key)
-            if index is None or index in done or index >= unit.dispatched:
-                continue
             row: InteractionRecord = value
+            if index is None or index >= unit.dispatched:
+                continue
+            if index in done:
+                session.unanswered += row.status is InteractionStatus.TIMED_OUT
+                continue
             waits = index in items and (items[index].due_ms or 0) > now_ms
             session.recover(index, answered=row.status is InteractionStatus.COMPLETED, waits=waits)
             if index in items:
@@ -322,6 +327,7 @@ class Sessions:
 
     def _chunk_ended(self, session: Session, chunk: Offered, error: BaseException | None) -> None:
         session.running -= 1
+        session.active_s = self._ctx.clock.monotonic_s()  # what ran is not decided yet: no time to park
         if session.is_closed or isinstance(error, TaskClosed):
             return
         if error is None:

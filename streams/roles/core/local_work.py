@@ -14,6 +14,7 @@ stops when the partition is given up, and `close` waits for it before the store 
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -42,6 +43,7 @@ from streams.roles.core.events import (
 )
 from streams.roles.core.look_ahead import count_items, try_output
 from streams.roles.core.performing import Perform
+from streams.roles.core.proof import SourceProof
 from streams.roles.core.publishing import publish_object
 from streams.roles.core.stored import collect, stored_chunks, stored_payloads
 from topologies.decisions.ahead import counted_by
@@ -99,8 +101,18 @@ class SegmentWork:
         """The steps' own limits."""
         return time_limit_s(run_steps(self.given.context.pipeline, self.decision.first, self.decision.stop))
 
-    def run(self, _ticket: Ticket) -> SegmentEnded:
+    def run(self, ticket: Ticket) -> SegmentEnded:
         """Run them."""
+        proof = SourceProof.of(self.given.execution, self.decision.first)
+        if proof is None:
+            return self._ended()
+        proof.begin(ticket.restart_limit)
+        with proof.reading(ticket.restart_limit):
+            ended = self._ended()
+        proof.finish(time.monotonic(), ticket.restart_limit)
+        return ended
+
+    def _ended(self) -> SegmentEnded:
         given, decision = self.given, self.decision
         inputs = stored_payloads(given.rows, given.unit, given.payload, many=given.execution.many)
         output, many = given.context.author.run_segment(decision.first, decision.stop, inputs, many=given.is_many)

@@ -1,7 +1,7 @@
-"""Retention: deleting what ended long ago, a slice in a batch, when there is nothing better to do (DESIGN 7).
+"""Retention: deleting what ended long ago, a slice in a batch: when there is nothing better to do, and else a few times a second (DESIGN 7).
 
 Once an hour a pass goes over the executions in key order. Of one that `retention.executions` lets go, the interactions, items and units are
-deleted first and the execution's own row last: a pass that is interrupted finds it again.
+deleted first and the execution's own row last, or made a stub (DECISIONS 18): a pass that is interrupted finds it again.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from streams.roles.core.agenda import Agenda
 from streams.roles.core.events import RetentionContinued
 from streams.roles.core.performing import Perform
 from topologies.decisions.decision import DeleteRows
-from topologies.decisions.retention import may_be_forgotten
+from topologies.decisions.retention import Fate, fate
 
 RETENTION_EVERY_MS = 3_600_000
 """Pause between two passes over the executions."""
+BUSY_SLICE_EVERY_MS = 250
+"""Pause between two slices while there is other work: a busy partition forgets too."""
 
 
 class RetentionPasses:
@@ -29,34 +31,43 @@ class RetentionPasses:
 
     def __init__(self, context: CoreContext, rows: PartitionRows, agenda: Agenda) -> None:
         self._clock = context.clock
-        self._retention_ms = context.pipeline.retention.executions_ms
+        self._retention = context.pipeline.retention
         self._step_indexes = [step.index for step in context.pipeline.await_steps]
         self._rows = rows
         self._agenda = agenda
         self._cursor = prefix_span("e")[0]
         self._due_ms = context.clock.now_ms() + RETENTION_EVERY_MS
         self._next = (self._cursor, self._due_ms)
+        self._last_ms = 0
 
-    def is_due(self) -> bool:
+    def is_due(self, *, is_busy: bool = False) -> bool:
         """Whether a slice may be deleted now."""
-        return self._clock.now_ms() >= self._due_ms
+        now_ms = self._clock.now_ms()
+        return now_ms >= self._due_ms and not (is_busy and 0 <= now_ms - self._last_ms < BUSY_SLICE_EVERY_MS)
 
     def next_slice(self) -> RetentionContinued:
         """At most a slice of the rows that may be forgotten; the pass goes on behind them once they are deleted."""
         start, end = prefix_span("e")
         now_ms = self._clock.now_ms()
+        self._last_ms = now_ms
         doomed: list[bytes] = []
+        stubs: list[str] = []
         seen, cursor = 0, self._cursor
         for key, execution in self._rows.scan(cursor, end, limits.SLICE_ITEMS):
-            if may_be_forgotten(execution, retention_ms=self._retention_ms, now_ms=now_ms):
-                doomed += self._rows_below(execution.execution_id, limits.SLICE_ITEMS - len(doomed))
-                if len(doomed) >= limits.SLICE_ITEMS:
+            becomes = fate(execution, self._retention, now_ms=now_ms)
+            if becomes is not Fate.KEPT:
+                room = limits.SLICE_ITEMS - len(doomed) - len(stubs)
+                doomed += self._rows_below(execution.execution_id, room)
+                if len(doomed) + len(stubs) >= limits.SLICE_ITEMS:
                     break
-                doomed.append(key)
+                if becomes is Fate.BECOMES_STUB:
+                    stubs.append(execution.execution_id)
+                else:
+                    doomed.append(key)
             seen, cursor = seen + 1, key + b"\0"
-        is_pass_over = seen < limits.SLICE_ITEMS and len(doomed) < limits.SLICE_ITEMS
+        is_pass_over = seen < limits.SLICE_ITEMS and len(doomed) + len(stubs) < limits.SLICE_ITEMS
         self._next = (start if is_pass_over else cursor, now_ms + (RETENTION_EVERY_MS if is_pass_over else 0))
-        return RetentionContinued(doomed)
+        return RetentionContinued(doomed, stubs)
 
     def performers(self) -> dict[type, Perform]:
         """The decision that deletes."""

@@ -21,6 +21,7 @@ from schemas.facts import (
     BoundaryInteractionDispatched,
     ContinuationAttemptFailed,
     ContinuationCompleted,
+    ContinuationSkipped,
     Fact,
     InteractionTimedOut,
     SourceEnded,
@@ -63,6 +64,8 @@ class Session:
         self.offers: deque[int] = deque()
         self.attempts: dict[int, int] = {}
         """Attempt of the items that have an item row without outputs; the others are at their first, without a row."""
+        self.unanswered = 0
+        """Items that were left out because no answer came."""
         self.running = 0
         self.chunk = ChunkSize()
         self.is_closed = False
@@ -114,17 +117,20 @@ class Session:
             if not self.live:
                 self.unresolved.discard(fact.item_index)
 
-    def _completed(self, fact: ContinuationCompleted) -> None:
+    def _settled(self, fact: ContinuationCompleted | ContinuationSkipped | ContinuationAttemptFailed) -> None:
         self.unresolved.discard(fact.item_index)
         self.waiting.discard(fact.item_index)
         self.attempts.pop(fact.item_index, None)
 
     def _failed(self, fact: ContinuationAttemptFailed) -> None:
-        self.attempts[fact.item_index] = fact.attempt + (fact.retry_at_ms is not None)
+        if fact.retry_at_ms is None:
+            self._settled(fact)
+        else:
+            self.attempts[fact.item_index] = fact.attempt + 1
 
     def _timed_out(self, fact: InteractionTimedOut) -> None:
-        if fact.item_index is not None and fact.resolution == "skip":
-            self.unresolved.discard(fact.item_index)
+        if fact.resolution == "skip":
+            self.unanswered += 1
 
     def _source_ended(self, _fact: SourceEnded) -> None:
         self.is_ended = True
@@ -132,7 +138,8 @@ class Session:
     _noted_by: ClassVar[Mapping[type[Fact], Callable[[Session, Any], None]]] = {
         BoundaryInteractionDispatched: _dispatched,
         BoundaryCompletionAdmitted: _admitted,
-        ContinuationCompleted: _completed,
+        ContinuationCompleted: _settled,
+        ContinuationSkipped: _settled,
         ContinuationAttemptFailed: _failed,
         InteractionTimedOut: _timed_out,
         SourceEnded: _source_ended,

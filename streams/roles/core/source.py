@@ -8,11 +8,8 @@ compared with its stored request and skipped, so that an input which changed is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from contextlib import nullcontext
 
-import msgspec
-
-from connectors.objects.listing import identify
 from schemas import limits
 from schemas.errors import SourceChanged
 from state.execution import ExecutionRecord
@@ -22,9 +19,12 @@ from state.segment_input import segment_input
 from state.tables.rows import PartitionRows
 from state.unit import UnitRecord
 from streams.author.calls import Author, BeforeEach, Items, StreamRequest
+from streams.roles.core.proof import ProvenItems, SourceProof
 from streams.roles.core.stored import stored_payloads
 from topologies.pipeline.items import SourceItem
 from topologies.pipeline.model import Pipeline
+from topologies.pipeline.payloads import PayloadType
+from topologies.pipeline.steps import AwaitStep
 
 
 class SourceStream:
@@ -34,15 +34,22 @@ class SourceStream:
         open_items: Opens the stream at its first item; called by the first pull.
         check: Raises when an item is not the one that was dispatched at its index.
         dispatched: How many were.
+        proof: Where the items are read of an object.
     """
 
     def __init__(
-        self, open_items: Callable[[], Items], check: Callable[[int, SourceItem], None], dispatched: int
+        self,
+        open_items: Callable[[], Items],
+        check: Callable[[int, SourceItem], None],
+        dispatched: int,
+        proof: SourceProof | None = None,
     ) -> None:
         self._open = open_items
         self._check = check
         self._dispatched = dispatched
+        self._proof = proof
         self._items: Items | None = None
+        self._proven: ProvenItems | None = None
 
     def pull(self, count: int, before_each: BeforeEach) -> tuple[list[SourceItem], bool]:
         """The next items, at most `count`, and whether the stream has ended with them.
@@ -51,9 +58,13 @@ class SourceStream:
             SourceChanged: what was dispatched is not what the source has now.
         """
         if self._items is None:
+            if self._proof is not None:
+                self._proof.begin(before_each)
             items = self._items = self._open()
-            self._pass_dispatched(items, before_each)
-        return self._items.pull(count)
+            with self._proof.reading(before_each) if self._proof is not None else nullcontext():
+                self._pass_dispatched(items, before_each)
+            self._proven = ProvenItems(items, self._proof) if self._proof is not None else None
+        return self._items.pull(count) if self._proven is None else self._proven.pull(count, before_each)
 
     def _pass_dispatched(self, items: Items, before_each: BeforeEach) -> None:
         index, has_ended = 0, False
@@ -84,19 +95,17 @@ def source_stream(
     payload = segment_input(execution, rows)
     before = rows.unit(execution.input_unit_id)
     stored = _stored_requests(rows, unit.unit_id, dispatched)
-    by_key = bool(pipeline.await_step(unit.step_number).idempotency_key_fields)
+    step = pipeline.await_step(unit.step_number)
 
     def open_items() -> Items:
-        if first == 0:
-            check_source(execution)
         payloads = stored_payloads(rows, before, payload, many=execution.many)
         return author.open_items(StreamRequest(execution.execution_id, first, unit.step_number, payloads))
 
     def check(index: int, item: SourceItem) -> None:
         row = next(stored)
-        check_same_item(index, item, row.request, row.idempotency_key, by_key=by_key)
+        check_same_item(step, index, item, row.request, row.idempotency_key)
 
-    return SourceStream(open_items, check, dispatched)
+    return SourceStream(open_items, check, dispatched, SourceProof.of(execution, first))
 
 
 def _stored_requests(rows: PartitionRows, unit_id: str, count: int) -> Iterator[InteractionRecord]:
@@ -106,34 +115,26 @@ def _stored_requests(rows: PartitionRows, unit_id: str, count: int) -> Iterator[
         yield from rows.committed([interaction_key(unit_id, index) for index in range(first, last)])
 
 
-def check_source(execution: ExecutionRecord) -> None:
-    """The object must still be what was submitted: size first, then sha256 (DESIGN 7).
-
-    Raises:
-        SourceChanged: it is not.
-    """
-    if execution.source_sha256 is None:
-        return
-    path = Path(msgspec.json.decode(execution.input)["path"])
-    identity = identify(path)
-    if identity.size != execution.source_size or identity.sha256 != execution.source_sha256:
-        msg = (
-            f"{path} is not the object that was submitted ({identity.size} bytes now, {execution.source_size} then); the "
-            "new content is another execution: submit it"
-        )
-        raise SourceChanged(msg)
-
-
-def check_same_item(index: int, item: SourceItem, stored_request: bytes, stored_key: str, *, by_key: bool) -> None:
-    """A re-read item must be the one that was dispatched: by its idempotency fields, or the whole payload if it declares none.
+def check_same_item(step: AwaitStep, index: int, item: SourceItem, stored_request: bytes, stored_key: str) -> None:
+    """A re-read item must be the one that was dispatched: by its key, or by the request's value where no fields make the key.
 
     Raises:
         SourceChanged: it is another one.
     """
-    same = item.idempotency_key == stored_key if by_key else item.request == stored_request
+    if step.idempotency_key_fields:
+        same = item.idempotency_key == stored_key
+    else:
+        same = _means_the_same(step.input, item.request, stored_request)
     if not same:
         msg = (
             f"item {index} of the source is not the one whose request was sent; submit the source once more, under another "
             "--key, when it is as it should be"
         )
         raise SourceChanged(msg)
+
+
+def _means_the_same(kind: PayloadType, now: bytes, stored: bytes) -> bool:
+    try:
+        return kind.same(now, stored)
+    except ValueError:  # the stored one is of a type that the pipeline had before
+        return False

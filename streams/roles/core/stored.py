@@ -17,6 +17,10 @@ ReadItems = Callable[[int, int], list[ItemRecord]]
 """(first index, limit) -> item rows in index order."""
 
 
+_SETTLED = (ItemStatus.SUCCEEDED, ItemStatus.SKIPPED)
+"""Verified: its outputs are stored, or it has none because it was left out."""
+
+
 class ItemNotVerified(StepError):
     """An item's stored outcome is not what its execution needs to go on."""
 
@@ -35,14 +39,14 @@ def item_outputs(read_items: ReadItems, count: int) -> Iterator[list[bytes]]:
     """Outputs of all items in input order, a slice at a time.
 
     Raises:
-        ItemNotVerified: an item is missing or has not succeeded.
+        ItemNotVerified: an item is missing, or has neither succeeded nor been left out.
     """
     index = 0
     while index < count:
         rows = read_items(index, min(limits.PUBLISH_CHUNK_ITEMS, count - index))
         outputs: list[bytes] = []
         for row in rows:
-            if row.item_index != index or row.status is not ItemStatus.SUCCEEDED:
+            if row.item_index != index or row.status not in _SETTLED:
                 break
             outputs += row.outputs
             index += 1

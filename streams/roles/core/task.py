@@ -26,11 +26,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import structlog
 
+from schemas import limits
 from schemas.facts import Fact
 from schemas.topics import CHANGELOG_DELETE_RETENTION_MS
 from state.folding import fold
 from state.interaction import InteractionRecord, InteractionStatus
-from state.keys import TABLES, interaction_key, item_key, prefix_span, span, step_of_key
+from state.keys import TABLES, execution_key, interaction_key, item_key, prefix_span, span, step_of_key
 from state.tables.rows import PartitionRows
 from streams.engine.restore import Restore, changelog_positions
 from streams.engine.task import Entry, Health, Outputs, Positions
@@ -45,6 +46,7 @@ from streams.roles.core.events import (
     ExecutionTouched,
     ItemsContinued,
     ItemsPulled,
+    RetentionContinued,
     SweepContinued,
     TimerRang,
     execution_id_of,
@@ -90,7 +92,7 @@ class CoreTask:
         self._batch = self.rows.batch
         self.agenda = Agenda(self, context.pool)
         self.intake = Intake(context, self.rows, self.agenda, partition)
-        self.deadlines = Deadlines(context, self.rows, partition, positions, self._is_waiting)
+        self.deadlines = Deadlines(context, self.rows, partition, positions, self.is_waiting)
         self.sessions = Sessions(context, self.rows, self.agenda)
         self.work = LocalWork(context, self.rows, self.agenda)
         self._retention = RetentionPasses(context, self.rows, self.agenda)
@@ -124,8 +126,8 @@ class CoreTask:
         )
 
     def restore(self, budget_s: float) -> bool:
-        """Follow the changelogs to their end."""
-        done = self._restore.step(budget_s)
+        """Follow the changelogs to their end; without the broker's time no deadline can be set, so it is waited for too."""
+        done = self._restore.step(budget_s) and self._ctx.clock.is_known
         self._ctx.metrics.restoring(self.partition, *self._restore.progress())
         if done and self._restore.rebuilt_because:
             logger.info(
@@ -173,18 +175,24 @@ class CoreTask:
         self.intake.accept(records)
 
     def events(self, room: int) -> list[Entry]:
-        """What can be decided now: records and results in order, then due timers, then slices, which have a place in every batch."""
-        batch: list[Entry] = []
+        """What can be decided now: records and results in order, then due timers, then slices, which have a place in every batch.
+
+        Timers have a share of the room, whatever waits, and no more.
+        """
         ready = self.agenda.ready
+        share = min(max(limits.BATCH_RECORDS_MAX // limits.RINGS_SHARE, 1), room - bool(ready))
+        rings = [Entry(self, TimerRang(key)) for key in self.deadlines.ring(share)]
+        room -= len(rings)
+        batch: list[Entry] = []
         while ready and len(batch) < room:
             entry = ready.popleft()
             batch.append(entry)
             if entry.record is not None:
                 self.intake.taken(entry.record)
             room -= len(entry.event.items) if isinstance(entry.event, ItemsPulled) else 0
-        batch += [Entry(self, TimerRang(key)) for key in self.deadlines.ring(room - len(batch))]
+        batch += rings
         batch += [Entry(self, SweepContinued(unit_id)) for unit_id in self.agenda.sweeps]
-        if not batch and self._retention.is_due():
+        if self._retention.is_due(is_busy=bool(batch)):
             batch.append(Entry(self, self._retention.next_slice()))
         batch += [Entry(self, touched) for touched in self.sessions.ask_parking()]
         return batch
@@ -199,7 +207,7 @@ class CoreTask:
             or self.sessions.want_parking()
         )
 
-    def _is_waiting(self) -> bool:
+    def is_waiting(self) -> bool:
         """Whether something that came in is not decided yet."""
         return self.intake.is_waiting or bool(self.agenda.ready)
 
@@ -222,7 +230,7 @@ class CoreTask:
             for key, due_ms in self.deadlines.open_requests()
         ]
         oldest_s = (self._now() - min(asked_ms)) / 1000 if asked_ms else 0.0
-        return Health(len(asked_ms), max(oldest_s, 0.0), self.sessions.occupancy())
+        return Health(len(asked_ms), max(oldest_s, 0.0), self.sessions.occupancy(), self.deadlines.held())
 
     def _now(self) -> int:
         return self._ctx.clock.now_ms()
@@ -253,6 +261,8 @@ class CoreTask:
                 if execution is not None and not execution.held:  # nothing was held for them: they are new
                     indexes = range(event.first_index, event.first_index + len(event.items))
                     self._batch.assume_absent(interaction_key(event.session.unit_id, index) for index in indexes)
+            elif isinstance(event, RetentionContinued):
+                keys += map(execution_key, event.stubs)
         self._batch.prefetch(keys)
 
     def decide(self, entry: Entry, outputs: Outputs) -> None:
@@ -338,6 +348,8 @@ class CoreTask:
         reason = getattr(decision, "reason", "")
         if reason:
             self.tally.count("reason", reason)
+        if isinstance(decision, NoOp) and decision.detail:
+            logger.warning(reason, detail=decision.detail)
 
     # --- after the commit ----------------------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@
     TellOutcome            -> replies
     Refuse               -> refusals       with the answer it is about
     DeadLetterExecution  -> dlq
+    DeadLetterItem       -> dlq            with the request and the answer of its row
     DeadLetterRecord     -> dlq            in the transaction that moves past the record
     Forward              -> its own topic  in the partition that its execution id names (DESIGN 4)
 
@@ -39,6 +40,7 @@ from streams.roles.core.performing import Perform
 from streams.telemetry.tally import Tally
 from topologies.decisions.decision import (
     DeadLetterExecution,
+    DeadLetterItem,
     DeadLetterRecord,
     EmitContinuation,
     Forward,
@@ -76,6 +78,7 @@ class Writer:
             TellOutcome: self.reply,
             Refuse: self.refusal,
             DeadLetterExecution: self.dead_execution,
+            DeadLetterItem: self.dead_item,
             DeadLetterRecord: self.dead_record,
             Forward: self.forward,
         }
@@ -156,6 +159,7 @@ class Writer:
             decision.step,
             reason=decision.reason,
             detail=decision.detail,
+            kept=decision.kept,
             at_ms=self._ctx.clock.now_ms(),
         )
 
@@ -180,6 +184,23 @@ class Writer:
             reason=decision.reason,
             detail=decision.detail,
             value=decision.value,
+            at_ms=self._ctx.clock.now_ms(),
+        )
+
+    def dead_item(self, decision: DeadLetterItem, outputs: Outputs, _entry: Entry | None) -> None:
+        """An item that was left out."""
+        self._tally.count("dead", decision.reason)
+        row = self._batch.interaction(decision.unit_id, decision.item_index)
+        assert row is not None
+        dead_letters.write_item(
+            outputs,
+            self._names,
+            row,
+            tenant_id=decision.tenant_id,
+            step_id=decision.step_id,
+            letter_id=decision.letter_id,
+            reason=decision.reason,
+            detail=decision.detail,
             at_ms=self._ctx.clock.now_ms(),
         )
 

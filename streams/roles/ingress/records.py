@@ -104,5 +104,6 @@ def _completion(
         origin_topic=record.topic,
         origin_partition=record.partition,
         origin_offset=record.offset,
+        came_in_ms=record.timestamp_ms if record.appended else None,
     )
     return completion, ref

@@ -59,7 +59,10 @@ class IngressTask(StatelessTask):
         dead_letters.write_record(outputs, self._ctx.names, record, reason=reason, detail=detail, at_ms=at_ms)
 
     def _submit(self, record: Record, source: TopicSource, outputs: Outputs) -> None:
-        """One execution a record; the key template, or else the record's place, makes a repeat a duplicate."""
+        """One execution a record; the key template, or else the record's place, makes a repeat a duplicate.
+
+        A topic that was deleted and made again counts its offsets anew: the topic's id is part of the place.
+        """
         pipeline = self._ctx.pipeline
         if record.value is None:
             raise PoisonRecord("null-value", "a source record without a value starts nothing")
@@ -67,14 +70,14 @@ class IngressTask(StatelessTask):
             value = source.type.read(record.value)
             payload = source.type.to_json(value)
             place = f"{record.topic}-{record.partition}-{record.offset}"
-            key = (
-                place
-                if source.key is None
-                else fill_template(source.key, lambda field: source.type.field_text(value, field))
-            )
+            if source.key is None:
+                key, scope = place, f"{source.topic}:{self._ctx.topic_ids[source.topic]}"
+            else:
+                key = fill_template(source.key, lambda field: source.type.field_text(value, field))
+                scope = source.topic
         except (ValueError, RecursionError) as error:
             raise PoisonRecord("wrong-shape", str(Misfit.of(source.type.name, error))) from error
-        identity = execution_id(DEFAULT_TENANT, pipeline.name, f"topic:{source.topic}:{key}")
+        identity = execution_id(DEFAULT_TENANT, pipeline.name, f"topic:{scope}:{key}")
         command = SubmitCommand(
             execution_id=identity,
             tenant_id=DEFAULT_TENANT,
