@@ -120,7 +120,9 @@ class Outcomes:
         """What was told since the last call, of all executions; waits for no more."""
         found: list[ExecutionOutcome] = []
         while records := self._reader.poll(POLL_RECORDS, POLL_S):
-            told = (codec.decode(record.value) for record in records)
+            told = (
+                codec.decode(record.value) for record in records if record.value
+            )  # else a probe of the broker's time
             found += [outcome for outcome in told if isinstance(outcome, ExecutionOutcome)]
         return found
 

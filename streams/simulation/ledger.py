@@ -72,7 +72,7 @@ class Ledger:
         self._say = say
         self._reader = log.reader()
         self._reader.assign({TopicPartition(names.facts, number): 0 for number in range(scenario.pipeline.partitions)})
-        self._one_session = scenario.bounds.get("LIVE_SESSIONS_MAX", 64) < len(scenario.submissions)
+        self._one_session = scenario.bounds.get("LIVE_SESSIONS_MAX", 64) < max(len(scenario.submissions), 3)
 
     def follow(self) -> None:
         """Take new facts in; raises `Violation`."""
@@ -98,6 +98,8 @@ class Ledger:
         if unasked is not None and self.interaction(unasked).requested:
             self.asked_late.add(unasked)
         self.facts.append(fact)
+        if isinstance(fact, facts.RunSubmitted):
+            self._scenario.note_submitted(fact)
         unit_id = getattr(fact, "unit_id", None)
         if isinstance(fact, ENDINGS):
             self._check_end(fact)

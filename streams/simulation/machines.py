@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import TYPE_CHECKING, Any, cast
 
+from prometheus_client import Gauge
+
 from schemas.errors import CallTimeout
 from state.tables.memory import MemoryStoreFactory
 from state.tables.overlay import CheckedOverlay
@@ -19,10 +21,12 @@ from streams.log.memory.consumer import MemoryGroupConsumer
 from streams.log.memory.log import MemoryLog
 from streams.log.seam import TopicPartition
 from streams.roles.core.task import CoreTask
+from streams.roles.object_source import Lister
 from streams.telemetry.metrics import Metrics
 from streams.testing.inline_pool import InlinePool
 from streams.worker.application import take_up
 from streams.worker.assembly import Assembly, Worker
+from topologies.pipeline.ends import ObjectSource
 from topologies.pipeline.model import Pipeline
 
 if TYPE_CHECKING:
@@ -73,6 +77,8 @@ class QuietMetrics(Metrics):
 
     def clocks_differ(self, seconds: float) -> None:
         """Nothing."""
+
+    input_missing = Gauge("nothing", "nothing", registry=None)
 
 
 class Disks(MemoryStoreFactory):
@@ -146,6 +152,7 @@ class Machine:
         self.worker: Worker | None = None
         self.dead: list[Worker] = []
         self.is_stalled = False
+        self._lister: Lister | None = None
         self._pipeline = pipeline
         self.clock = clock
         self._world_log = log
@@ -189,7 +196,7 @@ class Machine:
             self.dead.append(self.worker)
             for pool in self.worker.pools:
                 pool.close()
-        self.worker = None
+        self.worker = self._lister = None
 
     def bury(self) -> None:
         """End the sessions and the transactions of its dead processes."""
@@ -199,6 +206,20 @@ class Machine:
                 self._log.kick(consumer)
             self._log.expire_transaction(transactional_id_of(loop))
         self.dead = []
+
+    def look_at_input(self) -> None:
+        """Look at the input folder, as whoever owns partition 0 does."""
+        source = self._pipeline.source
+        assert isinstance(source, ObjectSource)
+        core = self.worker.loops.get("core") if self.worker is not None else None
+        if core is None or TopicPartition(f"{self._pipeline.app}.commands", 0) not in core.tasks:
+            self._lister = None
+            return
+        if self._lister is None:
+            producer, metrics = self._log.plain_producer(), QuietMetrics()
+            self._lister = Lister(self._pipeline, source, self._log, self.clock, producer, metrics)
+            self._lister._reply_id = f"lister of {self.name}"  # noqa: SLF001 - drawn, it would differ from run to run
+        self._lister.look()
 
     def lose_disk(self, rng: Random) -> str:
         """What a restart finds on the disk: all, nothing, or an earlier state."""

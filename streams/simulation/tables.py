@@ -60,7 +60,7 @@ def compare(world: World, breach: Breach, tables: str, rows: dict[bytes, bytes],
     if rows == wanted:
         return
     differing = sorted(key for key in {*rows, *wanted} if rows.get(key) != wanted.get(key))
-    forgotten = [key for key in differing if key not in rows and world.may_be_forgotten(execution_of_key(key))]
+    forgotten = [key for key in differing if key not in rows and world.may_be_gone(key)]
     keys = [key for key in differing if key not in forgotten]
     if keys:
         raise Violation(
@@ -118,7 +118,7 @@ def check_forgotten(world: World) -> None:
 
 
 def _check_gone(world: World, tables: str, rows: dict[bytes, bytes]) -> None:
-    left = [key for key in rows if world.may_be_forgotten(execution_of_key(key))]
+    left = [key for key in rows if world.may_be_gone(key)]
     if left:
         raise Violation(Breach.NEVER_FORGOTTEN, f"{tables} still hold {left[0]!r} and {len(left) - 1} rows more")
 

@@ -87,6 +87,15 @@ def check_undisturbed(world: World) -> None:
             _check_lines(world, execution_id, outcomes.of(execution_id))
     if not succeeded:
         return
+    if world.folder is None:
+        _compare_with_undisturbed(world, outcomes, succeeded)
+        return
+    for execution_id in succeeded:
+        with world.folder.set_back(world.scenario.submissions[execution_id]):
+            _compare_with_undisturbed(world, outcomes, [execution_id])
+
+
+def _compare_with_undisturbed(world: World, outcomes: _Outcomes, succeeded: list[str]) -> None:
     other = _Undisturbed(_other_path(world.scenario), world.ledger, succeeded)
     other.run()
     calm = other.outcomes()
