@@ -82,6 +82,7 @@ class Folder:
             self._go_on_uploading,
             self._go_on_uploading,
             self._change_some,
+            self._change_some,
             self._take_out,
             self._put_back,
         )
@@ -100,7 +101,7 @@ class Folder:
         self._scenario.author.between_lines[0] = self._between_lines
 
     def _between_lines(self, path: Path) -> None:
-        if self._is_changing and path.parent == self._source.location and self._rng.random() < 0.03:
+        if self._is_changing and path.parent == self._source.location and self._rng.random() < 0.15:
             self._coverage.faults["file changed under the reader"] += 1
             self._change(path)
 

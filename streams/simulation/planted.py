@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from connectors.objects.listing import FilesystemSource
 from schemas import facts
 from schemas.errors import TransactionAborted
 from state import interaction
@@ -32,6 +33,7 @@ from streams.roles.core.events import AnswerArrived
 from streams.roles.core.intake import Intake
 from streams.roles.core.live_window import Sessions
 from streams.roles.core.local_work import LocalWork
+from streams.roles.core.proof import SourceProof
 from streams.roles.core.session import Session
 from streams.roles.ingress import task as ingress
 from streams.roles.ingress.records import read_answer
@@ -364,6 +366,37 @@ def _letter_for_a_repeat() -> list[Swap]:
     return [(deciders, "complete_item", completing)]
 
 
+# --- mistakes about objects ---------------------------------------------------------------------------------------------------------------
+
+
+def _dispatch_before_the_look() -> list[Swap]:
+    """Rows of an object are asked for as they are read; whether it is what was submitted is looked at when all are read."""
+
+    def compare(_proof: SourceProof, _read_until_s: float, _before_each: Any) -> None:
+        """Nothing."""
+
+    return [(SourceProof, "compare", compare)]
+
+
+def _forget_the_stub() -> list[Swap]:
+    """What an input showed is forgotten whole as soon as what somebody submitted by hand is."""
+
+    def fate_of(execution: ExecutionRecord, kept: Retention, *, now_ms: int) -> Fate:
+        is_old = execution.is_terminal and execution.updated_at_ms < now_ms - kept.executions_ms
+        return Fate.DELETED if is_old else Fate.KEPT
+
+    return [(retention, "fate", fate_of)]
+
+
+def _take_what_lies_there() -> list[Swap]:
+    """An object is whole as soon as it is seen."""
+
+    def is_whole(_folder: FilesystemSource, _path: Any, _seen: Any, _now_ms: int) -> bool:
+        return True
+
+    return [(FilesystemSource, "_is_whole", is_whole)]
+
+
 # --- mistakes that a reader planted -----------------------------------------------------------------------------------------------------
 
 
@@ -437,6 +470,9 @@ PLANTS: Mapping[str, Plant] = {
     "stop-at-the-first": Plant(_stop_at_the_first, Breach.ITEMS_ABANDONED),
     "answer-for-the-expired": Plant(_answer_for_the_expired, Breach.ADMITTED_AFTER_TIMEOUT),
     "letter-for-a-repeat": Plant(_letter_for_a_repeat, Breach.DEAD_LETTERS_MISCOUNTED, "letters of items"),
+    "dispatch-before-the-look": Plant(_dispatch_before_the_look, Breach.ROW_NOT_SUBMITTED),
+    "forget-the-stub": Plant(_forget_the_stub, Breach.FACT_AFTER_THE_END, "RunSubmitted"),
+    "take-what-lies-there": Plant(_take_what_lies_there, Breach.TAKEN_UNFINISHED),
     "forget-the-open": Plant(_forget_the_open, Breach.TABLES_DIFFER, "is None, not"),
     "never-ask-after-all": Plant(_never_ask_after_all, Breach.REQUESTS_MISCOUNTED, "has 0 request records, not 1"),
     "sweep-past-retries": Plant(_sweep_past_retries, Breach.WAITS_FOR_NOTHING),

@@ -63,7 +63,7 @@ class _Outcomes:
 
     def of(self, execution_id: str) -> Outcome:
         """The outcome of one execution that has ended."""
-        execution = self._ledger.execution(execution_id)
+        execution = self._ledger.ended_as(execution_id)
         assert execution is not None
         lines = sorted(self._lines.get(execution_id, []))
         return Outcome(execution.status, execution.result, lines, self._published(execution))
