@@ -25,7 +25,9 @@ import click
 from rich.console import Console
 
 from bench import (
+    backlog,
     budget,
+    burst,
     compare,
     idle,
     instructions,
@@ -88,8 +90,7 @@ class Run:
                 measure = partial(stages.measure, plan.profile_rows, folder, live=live)
                 self._part(f"profile, {path}", measure, partial(results.profiles.__setitem__, path))
         if "instructions" in self._parts and plan.instructions:
-            take = partial(setattr, results, "instructions")
-            self._part("instructions", partial(instructions.measure, folder), take)
+            self._part("instructions", partial(instructions.measure, folder), self._take("instructions"))
 
     def _on_kafka(self, place: Place) -> None:
         bounded = [group for group in ("rows", "windows", "workers") if group in self._parts]
@@ -110,10 +111,18 @@ class Run:
             for in_flight, rows in plan.latency.items():
                 measure = partial(latency.measure, in_flight, rows, place, folder)
                 self._part(f"latency, {in_flight} in flight", measure, results.latency.append)
+        if "burst" in self._parts:
+            self._part("burst of deadlines", partial(burst.measure, *plan.burst, place, folder), self._take("burst"))
+        if "backlog" in self._parts:
+            self._part("steady backlog", partial(backlog.measure, *plan.backlog, place, folder), self._take("backlog"))
         if "restore" in self._parts:
             self._part("restore", partial(restore.measure, plan.restore_rows, place, folder), results.restores.extend)
         if "idle" in self._parts:
             self._part("idle", partial(idle.measure, plan.idle_units, plan.idle_s, place, folder), results.idle.extend)
+
+    def _take(self, name: str) -> Callable[[object], None]:
+        """Keeps what was measured once."""
+        return partial(setattr, self.results, name)
 
     def _warm_up(self, place: Place) -> None:
         """The limit until it settles, which is the limit before everything else; then us, or our first run would show ours alone."""

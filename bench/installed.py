@@ -1,4 +1,4 @@
-"""csv-payments run by a tree's installed command alone: topics, a worker process for each role, the provider, submissions.
+"""An application run by a tree's installed command alone: topics, a worker process for each role; of csv-payments also the provider, submissions.
 
 Nothing of the measured tree is imported, so a measure that is added here can be taken of any commit. What comes of a run is read from its
 topics, from its output file, and from /proc.
@@ -105,23 +105,34 @@ class Submitted:
 
 
 class Application:
-    """csv-payments of one tree under a name of its own, while entered: topics, workers and a provider, all gone afterwards.
+    """One tree's application under a name of its own, while entered: topics, workers and a provider, all gone afterwards.
 
     Args:
         overrides: As `--set`.
         folder: An empty one, for state, logs and outputs.
+        pipeline: Another one, which reads and writes topics, and whose requests the bench answers; None: csv-payments.
     """
 
-    def __init__(self, tree: Tree, place: Place, folder: Path, overrides: Sequence[str] = ()) -> None:
+    def __init__(
+        self, tree: Tree, place: Place, folder: Path, overrides: Sequence[str] = (), pipeline: Path | None = None
+    ) -> None:
         self.name = f"bench-{secrets.token_hex(4)}"
         self.processes: list[Process] = []
         self._tree = tree
         self._place = place
         self._folder = folder
         self._output = folder / "out"
-        places = (f"output.location={self._output}", f"input.location={folder / 'in'}")
+        self._has_provider = pipeline is None
+        places = (f"output.location={self._output}", f"input.location={folder / 'in'}") if self._has_provider else ()
         sets = [part for override in (*places, *overrides) for part in ("--set", override)]
-        self._common = [str(tree.pipeline), "--app", self.name, "--bootstrap", place.connection.bootstrap, *sets]
+        self._common = [
+            str(pipeline or tree.pipeline),
+            "--app",
+            self.name,
+            "--bootstrap",
+            place.connection.bootstrap,
+            *sets,
+        ]
         self._environ = environment(os.environ)
         self._stack = ExitStack()
 
@@ -143,7 +154,8 @@ class Application:
         for role in ROLES:
             own = ["--roles", role, "--instance", "auto", "--admin-port", "off"]
             self._process(role, ["worker", *self._common, *own, "--state-dir", str(self._folder / f"state-{role}")])
-        self._process(PROVIDER, ["provider", *self._common])
+        if self._has_provider:
+            self._process(PROVIDER, ["provider", *self._common])
         until_s = time.monotonic() + READY_TIMEOUT_S
         for process in self.processes:
             if process.name != PROVIDER:  # it says nothing; the first answer shows that it works
@@ -208,10 +220,12 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 @contextmanager
-def running(tree: Tree, place: Place, overrides: Sequence[str] = ()) -> Iterator[Application]:
+def running(
+    tree: Tree, place: Place, overrides: Sequence[str] = (), pipeline: Path | None = None
+) -> Iterator[Application]:
     """An application that is ready, in a folder that is removed at the end."""
     with (
         tempfile.TemporaryDirectory(prefix="kawait-bench-", ignore_cleanup_errors=True) as name,
-        Application(tree, place, Path(name), overrides) as application,
+        Application(tree, place, Path(name), overrides, pipeline) as application,
     ):
         yield application

@@ -6,7 +6,20 @@ from dataclasses import dataclass
 
 from bench.throughput import Case
 
-PARTS = ("rows", "windows", "workers", "memory", "latency", "budget", "restore", "idle", "profile", "instructions")
+PARTS = (
+    "rows",
+    "windows",
+    "workers",
+    "memory",
+    "latency",
+    "budget",
+    "burst",
+    "backlog",
+    "restore",
+    "idle",
+    "profile",
+    "instructions",
+)
 """Names for `--only`; the limit is measured whenever rows, windows or workers are."""
 
 FILES = 8
@@ -23,6 +36,8 @@ class Plan:
         workers_rows: Of eight files, with one worker and with two.
         memory: Rows in memory, each live and suspending.
         latency: In flight -> rows.
+        burst: Deadlines at once; parcels a second beside them; seconds until they fall.
+        backlog: Parcels that measure the capacity; seconds of twice as many; seconds until a deadline.
         idle_units, idle_s: Parked units, and how long each look takes.
         instructions: Whether they are counted.
     """
@@ -36,6 +51,8 @@ class Plan:
     memory: tuple[int, ...]
     latency: dict[int, int]
     budget_rows: int
+    burst: tuple[int, float, float]
+    backlog: tuple[int, float, float]
     restore_rows: int
     idle_units: int
     idle_s: float
@@ -68,6 +85,8 @@ FULL = Plan(
     memory=(1_000, 10_000, 100_000),
     latency={1: 500, 16: 2_000},
     budget_rows=10_000,
+    burst=(8_000, 50.0, 20.0),
+    backlog=(3_000, 60.0, 10.0),
     restore_rows=100_000,
     idle_units=10_000,
     idle_s=10.0,
@@ -84,6 +103,8 @@ QUICK = Plan(
     memory=(1_000, 10_000),
     latency={1: 100, 16: 400},
     budget_rows=2_000,
+    burst=(1_000, 50.0, 12.0),
+    backlog=(500, 15.0, 3.0),
     restore_rows=10_000,
     idle_units=2_000,
     idle_s=3.0,

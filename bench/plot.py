@@ -19,6 +19,7 @@ def draw(results: Results, path: Path) -> bool:
 
     panels = [_rates, _cpu] if any(item.case.broker == "kafka" for item in results.throughput) else []
     panels += [_hops] if results.latency else []
+    panels += [_burst] if results.burst is not None else []
     if not panels:
         return False
     figure, axes = plt.subplots(len(panels), 1, figsize=(11, 1.5 + 4 * len(panels)), squeeze=False)
@@ -78,3 +79,14 @@ def _hops(results: Results, axis: Any) -> None:
         left = [before + more for before, more in zip(left, spent, strict=True)]
     axis.set_xlabel("mean ms by hop, dispatch to committed output")
     axis.legend(fontsize=7, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.14))
+
+
+def _burst(results: Results, axis: Any) -> None:
+    burst = results.burst
+    assert burst is not None
+    lines = (burst.burst, burst.quiet)
+    bars = axis.barh([line.name for line in lines], [line.p99_ms for line in lines], color=COLOURS["core"], label="p99")
+    axis.barh([line.name for line in lines], [line.p50_ms for line in lines], color=COLOURS["ingress"], label="p50")
+    axis.bar_label(bars, fmt="%.0f ms", padding=3, fontsize=8)
+    axis.set_xlabel(f"request to resume beside {burst.deadlines:,} deadlines at once, ms")
+    axis.legend(fontsize=8)

@@ -36,6 +36,8 @@ def tables(results: Results) -> list[Table]:
         *(_throughput(results, group) for group in ("rows", "windows", "workers", "memory")),
         *_latencies(results),
         _budget(results),
+        _burst(results),
+        _backlog(results),
         _restores(results),
         _idle(results),
         *_profiles(results),
@@ -130,6 +132,40 @@ def _budget_rows(budget: Budget) -> Iterator[tuple[str, ...]]:
 
 def _disk(size: float | None) -> str:
     return "" if size is None else f"{size:,.0f}"
+
+
+def _burst(results: Results) -> Table:
+    found = results.burst
+    columns = ("request to resume of other executions, ms", "p50", "p99", "mean", "samples")
+    if found is None:
+        return Table("", columns, [])
+    title = (
+        f"Burst of deadlines: {found.deadlines:,} within {found.spread_s:.1f} s, rung within {found.rang_s:.1f} s, the last "
+        f"{found.late_s:.1f} s after its time; p99 {found.ratio:.2f} times the quiet one"
+    )
+    rows = [
+        (line.name, f"{line.p50_ms:.1f}", f"{line.p99_ms:.1f}", f"{line.mean_ms:.1f}", f"{samples:,}")
+        for line, samples in ((found.quiet, found.quiet_samples), (found.burst, found.burst_samples))
+    ]
+    return Table(title, columns, rows)
+
+
+def _backlog(results: Results) -> Table:
+    columns = ("", "")
+    found = results.backlog
+    if found is None:
+        return Table("", columns, [])
+    title = f"Steady backlog: {found.sent:,} parcels, twice the capacity for {found.seconds:.0f} s"
+    rows = [
+        ("parcels a second that it can take", f"{found.capacity_per_s:,.0f}"),
+        ("records that waited at the end", f"{found.waiting:,}"),
+        ("deadlines that passed, and rang", f"{found.timers:,}, {found.rang:,}"),
+        ("largest lateness of a ring, its gate aside, s", f"{found.late_s:.2f}"),
+        ("longest that a gate stayed shut, s", f"{found.gate_s:.2f}"),
+        ("facts of the slowest partition, of all on average", f"{found.slowest:,}, {found.mean:,.0f}"),
+        ("longest standstill of a partition, s", f"{found.still_s:.2f}"),
+    ]
+    return Table(title, columns, rows)
 
 
 def _restores(results: Results) -> Table:

@@ -8,7 +8,9 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from bench.backlog import Backlog
 from bench.budget import Budget
+from bench.burst import Burst
 from bench.idle import Idle
 from bench.instructions import Instructions
 from bench.latency import Latency
@@ -31,6 +33,8 @@ class Results:
     throughput: list[Measured] = field(default_factory=list)
     latency: list[Latency] = field(default_factory=list)
     budgets: list[Budget] = field(default_factory=list)
+    burst: Burst | None = None
+    backlog: Backlog | None = None
     restores: list[Restored] = field(default_factory=list)
     idle: list[Idle] = field(default_factory=list)
     profiles: dict[str, Profile] = field(default_factory=dict)
@@ -67,6 +71,8 @@ class Results:
         for plain, measured in zip(whole["throughput"], self.throughput, strict=True):
             plain["name"] = measured.case.name
             plain["ratio"] = self.ratio(measured)
+        if self.burst is not None:
+            whole["burst"]["ratio"] = self.burst.ratio
         return whole
 
     def write(self, path: Path) -> None:

@@ -38,6 +38,7 @@ class Record:
     key: bytes
     value: bytes
     at_ms: int
+    partition: int = 0
 
 
 class Topics:
@@ -84,7 +85,8 @@ class Topics:
             for message in messages:
                 if message.error() is None:
                     key, value = message.key() or b"", message.value() or b""
-                    found.append(Record(key=key, value=value, at_ms=message.timestamp()[1]))
+                    at_ms, partition = message.timestamp()[1], message.partition() or 0
+                    found.append(Record(key=key, value=value, at_ms=at_ms, partition=partition))
         self._consumer.unassign()
         return found
 

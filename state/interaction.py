@@ -2,7 +2,7 @@
 
 Theory of operation. The row holds the canonical request, both type names and, once admitted, the canonical completion: the row alone
 suffices to send again, to list, to project and to resume. An interaction is open only while its unit is open: ask `UnitRecord.is_open`
-first; the row of a unit that ended is not touched again.
+first; of a unit that ended only refusals are noted, and the first good answer that came too late is kept.
 """
 
 from __future__ import annotations

@@ -70,6 +70,8 @@ class Listing:
     """Paths of objects whose last change lies further back than anybody remembers what was done."""
     passed_over: list[str] = field(default_factory=list)
     """Names that no pattern includes."""
+    unready: list[str] = field(default_factory=list)
+    """Paths of objects that have waited for their ready file for long."""
     moving: list[Moving] = field(default_factory=list)
     """Objects that somebody began to move away."""
 
@@ -89,6 +91,7 @@ class _Names:
     included: list[str] = field(default_factory=list)
     passed_over: list[str] = field(default_factory=list)
     moving: list[Moving] = field(default_factory=list)
+    unreadable: list[UnreadableObject] = field(default_factory=list)
 
 
 class FilesystemSource:
@@ -133,7 +136,7 @@ class FilesystemSource:
             OSError: The location itself is missing or cannot be listed; what was seen before is still known.
         """
         names = self._names()
-        listing = Listing(passed_over=names.passed_over, moving=names.moving)
+        listing = Listing(passed_over=names.passed_over, moving=names.moving, unreadable=names.unreadable)
         seen = dict(self._looks(sorted(names.included), listing, now_ms))
         self._seen = seen
         self._hashes = {name: known for name, known in self._hashes.items() if name in seen}
@@ -174,20 +177,28 @@ class FilesystemSource:
         if seen.look.ctime_ns < unchanged_since_ns:
             listing.outdated.append(str(path))
             return
+        if self._waits_for_ready(path):
+            if now_ms - seen.since_ms >= CUT_FACTOR * self._settle_ms:
+                listing.unready.append(str(path))
+            listing.unsettled.append(str(path))
+            return
         sha256 = self._content(name, path, seen.look) if self._is_whole(path, seen, now_ms) else None
         if sha256 is None:
             listing.unsettled.append(str(path))
         else:
             listing.objects.append(ObjectIdentity(name, str(path), seen.look.size, sha256, seen.look))
 
+    def _ready_file(self, path: Path) -> Path | None:
+        return None if self._ready_suffix is None else path.with_name(path.name + self._ready_suffix)
+
+    def _waits_for_ready(self, path: Path) -> bool:
+        ready = self._ready_file(path)
+        return ready is not None and not ready.exists()
+
     def _is_whole(self, path: Path, seen: _Seen, now_ms: int) -> bool:
-        if self._ready_suffix is not None:
-            ready = path.with_name(path.name + self._ready_suffix)
-            if not ready.exists():
-                return False
-            if Look.of(ready).mtime_ns >= seen.look.ctime_ns:
-                return True
-            # The object changed after its ready file: that one may speak of what lay there before.
+        ready = self._ready_file(path)
+        if ready is not None and Look.of(ready).mtime_ns >= seen.look.ctime_ns:
+            return True  # else the object changed after its ready file, which may speak of what lay there before
         settled_ms = now_ms - seen.since_ms
         if settled_ms < self._settle_ms:
             return False
@@ -214,16 +225,27 @@ class FilesystemSource:
         folders = [self._root]
         while folders:
             folder = folders.pop()
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    path = folder / entry.name
-                    if entry.is_dir():
-                        # A linked folder may lead back to where we are.
-                        if deep and not entry.is_symlink() and entry.name[0] != "." and path not in self._skipped:
-                            folders.append(path)
-                    elif not _is_special(entry):
-                        self._sort_in(path.relative_to(self._root).as_posix(), path, found)
+            try:
+                with os.scandir(folder) as entries:
+                    folders += self._sort_all(folder, entries, found, deep=deep)
+            except OSError as error:
+                if folder == self._root:
+                    raise
+                found.unreadable.append(_unreadable(folder, error))
         return found
+
+    def _sort_all(self, folder: Path, entries: Iterable[os.DirEntry[str]], found: _Names, *, deep: bool) -> list[Path]:
+        """Sort in what a folder holds; gives the folders below it that are to be looked into."""
+        below: list[Path] = []
+        for entry in entries:
+            path = folder / entry.name
+            if entry.is_dir():
+                # A linked folder may lead back to where we are.
+                if deep and not entry.is_symlink() and not _is_unfinished(entry.name) and path not in self._skipped:
+                    below.append(path)
+            elif not _is_special(entry):
+                self._sort_in(path.relative_to(self._root).as_posix(), path, found)
+        return below
 
     def _sort_in(self, name: str, path: Path, found: _Names) -> None:
         moving = Moving.of(path)

@@ -80,12 +80,21 @@ def object_key(template: str, values: Mapping[str, str]) -> str:
     return re.sub(r"\{([^{}]*)\}", fill, template)
 
 
+def name_part(value: str) -> str:
+    """A value as part of a file name: what would start a folder, or is no character of a name, is escaped as in a URL."""
+    return re.sub(r"[/\\%\x00-\x1f\x7f]", lambda match: f"%{ord(match[0]):02X}", value)
+
+
+NAME_BYTES_MAX: Final = 255
+"""Longest name of a file on common file systems; a publication's own temporary names are shorter."""
+
+
 def target_path(location: str | Path, key: str) -> Path:
     """Where an object belongs.
 
     Raises:
-        ObjectKeyRefused: The key is blank, absolute, leads out of the location (through a link too), or would be
-            taken for an unfinished file.
+        ObjectKeyRefused: The key is blank, absolute, leads out of the location (through a link too), is too long, or would
+            be taken for an unfinished file.
     """
     root = absolute(location)
     parts = PurePosixPath(key).parts
@@ -96,10 +105,34 @@ def target_path(location: str | Path, key: str) -> Path:
     if key.startswith("/") or ".." in parts or not target.parent.resolve().is_relative_to(root.resolve()):
         msg = f"object key {key!r} leads out of {root}: change output.key or the value it uses"
         raise ObjectKeyRefused(msg)
+    if len(os.fsencode(target.name)) > NAME_BYTES_MAX:
+        msg = f"object key {key[:80]!r}... has {len(os.fsencode(target.name))} bytes; a file name has at most {NAME_BYTES_MAX}: change output.key"
+        raise ObjectKeyRefused(msg)
     if _TEMPORARY.fullmatch(target.name):
         msg = f"object key {key!r} is reserved for unfinished objects: change output.key"
         raise ObjectKeyRefused(msg)
     return target
+
+
+def try_place(location: str | Path, object_key: str | None, *, instance: str) -> None:
+    """Find out, before anything is made, whether an object can be published: a file is made beside its target, and removed.
+
+    Args:
+        location: Where objects belong.
+        object_key: Of the object; None while it is not known: then only the location is tried.
+        instance: As for a publication.
+
+    Raises:
+        ObjectKeyRefused: See `target_path`.
+        PublicationConflict: Something is at the target already.
+        PublicationFailed, StorageFull: No file can be made there.
+    """
+    if object_key is not None and os.path.lexists(target := target_path(location, object_key)):
+        msg = f"{target} is there already; nothing was asked: move it away and submit the input once more, under another --key"
+        raise PublicationConflict(msg)
+    with ObjectPublication(location, object_key or "object", instance=instance, attempt=0) as trial:
+        trial.write(b"-")
+        trial.flush()
 
 
 class ObjectPublication:
@@ -137,6 +170,18 @@ class ObjectPublication:
             raise self._failed(error) from error
         self._digest.update(chunk)
         self._size += len(chunk)
+
+    def flush(self) -> None:
+        """Give the bytes to the file system.
+
+        Raises:
+            StorageFull, PublicationFailed: As `write`.
+        """
+        try:
+            self._file.flush()
+        except OSError as error:
+            self.abort()
+            raise self._failed(error) from error
 
     def commit(self) -> PublishedObject:
         """Make the bytes durable and let them appear at the target, all at once.

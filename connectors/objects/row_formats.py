@@ -38,30 +38,30 @@ class JsonLines:
 
 
 class CsvRows:
-    """RFC 4180: a column for each field of the model, in its order; a header; CRLF; quotes where they are needed.
+    """RFC 4180: a column for each field of the models, in their order; a header; CRLF; quotes where they are needed.
 
-    Numbers and decimals keep the digits they have. A text that a spreadsheet would run as a formula gets a leading
-    apostrophe; only fields that are declared as text do, so a negative amount stays a number (CASES 115).
+    Of several models each field is a column once, and a cell is empty where the row's model has no such field. Numbers and decimals keep
+    the digits they have. A text that a spreadsheet would run as a formula gets a leading apostrophe; only fields that are declared as text
+    do, so a negative amount stays a number (CASES 115).
 
     Raises:
-        UsageError: The model has a field that is no cell (a list, a mapping, a model).
+        UsageError: A model has a field that is no cell (a list, a mapping, a model).
     """
 
-    def __init__(self, model: type[BaseModel]) -> None:
-        fields = model.model_fields
-        self._names = tuple(
-            info.serialization_alias or info.alias or name if model.model_config.get("serialize_by_alias") else name
-            for name, info in fields.items()
-        )
-        nested = [name for name, info in fields.items() if any(map(_is_nested, _arms(info.annotation)))]
-        if nested:
-            msg = f"output.format csv: {model.__name__} has fields that are no cells: {', '.join(nested)}; use format json"
-            raise UsageError(msg)
+    def __init__(self, *models: type[BaseModel]) -> None:
+        columns: dict[str, list[object]] = {}
+        for model in models:
+            fields = model.model_fields
+            nested = [name for name, info in fields.items() if any(map(_is_nested, _arms(info.annotation)))]
+            if nested:
+                msg = f"output.format csv: {model.__name__} has fields that are no cells: {', '.join(nested)}; use format: jsonl"
+                raise UsageError(msg)
+            for name, info in fields.items():
+                columns.setdefault(info.serialization_alias or name, []).append(info.annotation)
         self._guards: tuple[tuple[str, Callable[[object], object]], ...] = tuple(
-            (name, _guarded if str in _arms(info.annotation) else _as_cell)
-            for name, info in zip(self._names, fields.values(), strict=True)
+            (name, _guard_of(annotations)) for name, annotations in columns.items()
         )
-        self.header = _csv_line(self._names).encode()
+        self.header = _csv_line(tuple(columns)).encode()
 
     def encode(self, rows: Iterable[bytes]) -> bytes:
         """The CSV of rows that are JSON objects of the model."""
@@ -111,6 +111,14 @@ def _is_nested(arm: object) -> bool:
     return isinstance(arm, type) and issubclass(arm, (list, tuple, set, frozenset, dict, BaseModel))
 
 
+def _guard_of(annotations: Sequence[object]) -> Callable[[object], object]:
+    """How the cells of a column are written, from what each model with that field says it is."""
+    are_text = [str in _arms(annotation) for annotation in annotations]
+    if all(are_text):
+        return _guarded
+    return _guarded_unless_number if any(are_text) else _as_cell
+
+
 def _as_cell(value: object) -> object:
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -119,6 +127,14 @@ def _as_cell(value: object) -> object:
 
 # What a spreadsheet skips before it looks for a formula, and what then begins one; the wide forms count in East Asia.
 _FORMULA = re.compile(r"[\s\x00-\x1f\x7f\u200b\ufeff]*[=+\-@＝＋－＠]")
+
+
+def _guarded_unless_number(value: object) -> object:
+    """A cell that is a text in one model and a number in another; a decimal comes as a text too."""
+    return value if isinstance(value, str) and _NUMBER.fullmatch(value) else _guarded(value)
+
+
+_NUMBER = re.compile(r"-?\d+(\.\d+)?(E[+-]?\d+)?")
 
 
 def _guarded(value: object) -> object:

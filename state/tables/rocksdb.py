@@ -16,10 +16,12 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, cast
+from weakref import WeakSet
 
 import msgspec
 from rocksdict import (
@@ -37,7 +39,7 @@ from rocksdict import (
 from schemas.errors import StateBroken, StateDirectoryHeld, UsageError
 from state.tables.store import ChangelogPosition
 
-FORMAT = "kawait-state 1"
+FORMAT = "kawait-state 2"
 """Name and version of the directory's layout and of the rows' encoding; a directory of another version is rebuilt."""
 
 WRITE_BUFFER_BYTES = 16 * 1024 * 1024
@@ -49,8 +51,9 @@ WRITE_BUFFERS_BYTES_MAX = 64 * 1024 * 1024
 BLOCK_CACHE_BYTES = 32 * 1024 * 1024
 """Blocks read from files, kept in memory, over all partitions of a worker."""
 
-FLUSH_EVERY_MS = 60_000
-"""Rows go to a file after this time too: a killed worker has little to follow, and its positions do not grow old while it runs."""
+FLUSH_EVERY_S = 60.0
+"""Rows go to a file after this time too, also when nothing follows them: a killed worker has little to follow, and its positions do not grow
+old, neither while it runs nor while it is idle."""
 
 _POSITION = b"\x00position/"  # sorts before every table, so no scan of rows meets it
 _POSITIONS_END = b"\x00position0"
@@ -71,8 +74,9 @@ class RocksStore:
         self._path = path
         self._db = Rdict(str(path), options=options or _options(*_shared_memory()))
         self._unlogged = _unlogged()
-        self._flush_at_ms = 0
         self._decode = msgspec.msgpack.Decoder(ChangelogPosition).decode
+        self._unflushed = False
+        self._flushing = threading.Lock()
         self._closed = False
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
@@ -118,14 +122,15 @@ class RocksStore:
             put(_POSITION + topic.encode(), msgspec.msgpack.encode(position))
         with self._marked_when_broken():
             self._db.write(batch, self._unlogged)
-            self._flush_in_time(max((position.time_ms for position in positions.values()), default=0))
+        self._unflushed = True
 
-    def _flush_in_time(self, now_ms: int) -> None:
-        """Have RocksDB write its memory to a file now and then, on its own thread."""
-        if now_ms >= self._flush_at_ms:
-            if self._flush_at_ms:
-                self._db.flush(wait=False)
-            self._flush_at_ms = now_ms + FLUSH_EVERY_MS
+    def flush(self) -> None:
+        """Have RocksDB write its memory to a file, on its own thread; from any thread."""
+        with self._flushing:
+            if self._unflushed and not self._closed:
+                self._unflushed = False
+                with self._marked_when_broken():
+                    self._db.flush(wait=False)
 
     def positions(self) -> dict[str, ChangelogPosition]:
         """The stored changelog positions, by topic name."""
@@ -135,7 +140,8 @@ class RocksStore:
     def close(self) -> None:
         """Write to a file what is in memory, and free the store; further calls fail."""
         if not self._closed:
-            self._closed = True
+            with self._flushing:
+                self._closed = True
             with (
                 suppress(StateBroken),
                 self._marked_when_broken(),
@@ -215,6 +221,16 @@ class RocksStoreFactory:
             self._lock.close()
             raise
         self._memory = _shared_memory()
+        self._stores: WeakSet[RocksStore] = WeakSet()
+        self._over = threading.Event()
+        threading.Thread(target=self._flush_now_and_then, name="kawait-flush", daemon=True).start()
+
+    def _flush_now_and_then(self) -> None:
+        """On a thread of its own: what lies in memory goes to files, also of partitions to which nothing comes any more."""
+        while not self._over.wait(FLUSH_EVERY_S):
+            for store in list(self._stores):
+                with suppress(StateBroken):  # it is marked, and whoever reads it next is told
+                    store.flush()
 
     def open(self, role: str, partition: int) -> RocksStore:
         """Open, or make, the store of one partition. One that cannot be read is wiped and starts empty."""
@@ -223,6 +239,7 @@ class RocksStoreFactory:
         if store is None:
             self.wipe(role, partition)
             store = RocksStore(path, _options(*self._memory))
+        self._stores.add(store)
         return store
 
     def _opened(self, path: Path) -> RocksStore | None:
@@ -244,6 +261,7 @@ class RocksStoreFactory:
 
     def close(self) -> None:
         """Let another process have the directory; the stores must be closed."""
+        self._over.set()
         self._lock.close()
 
     def _path(self, role: str, partition: int) -> Path:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pydantic import ValidationError
 
+from schemas import limits
 from schemas.errors import StepError
+from topologies.pipeline.payloads import Misfit
 from topologies.pipeline.steps import RunStep
 
 
@@ -31,6 +33,14 @@ class AggregateTooLarge(StepError):
     code = "AGGREGATE_TOO_LARGE"
     retryable = False
 
+    @classmethod
+    def of(cls, step_id: str) -> AggregateTooLarge:
+        """Of a step."""
+        return cls(
+            f"step {step_id} takes more than {limits.AGGREGATE_ITEMS_MAX} items as one list (limits.AGGREGATE_ITEMS_MAX); "
+            "split the flow into smaller awaits, or hand off to another pipeline by a checkpoint"
+        )
+
 
 class OutputTooLarge(StepError):
     """A step's output is larger than a record may be."""
@@ -42,13 +52,15 @@ class OutputTooLarge(StepError):
 def _code(error: Exception) -> str:
     if isinstance(error, StepError):
         return error.code
-    return "WRONG_OUTPUT" if isinstance(error, ValidationError) else "STEP_FAILED"
+    return "WRONG_OUTPUT" if isinstance(error, (ValidationError, Misfit)) else "STEP_FAILED"
 
 
 def describe_error(error: BaseException) -> tuple[str, str, bool]:
     """An outcome's code, message, and whether another attempt may help."""
     if isinstance(error, StepError):
         return error.code, str(error), error.retryable
+    if isinstance(error, Misfit):
+        return "WRONG_OUTPUT", f"a step gave what is {error}", True
     return "STEP_FAILED", f"{type(error).__name__}: {error}", True
 
 

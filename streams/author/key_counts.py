@@ -18,6 +18,9 @@ from schemas import limits
 BLOCK = 4_096
 """Keys that a stream asks the budget for at a time."""
 
+CACHE_BYTES = 32 * 1_024 * 1_024
+"""Of a temporary database that are kept in memory."""
+
 
 class KeyBudget:
     """Keys that all streams of a worker may keep in memory; safe to ask from many threads."""
@@ -83,6 +86,7 @@ class KeyCounts:
         """Everything so far, in a database without a name: it has no file that could stay behind."""
         database = sqlite3.connect("", check_same_thread=False, isolation_level=None)
         database.execute("PRAGMA journal_mode = OFF")
+        database.execute(f"PRAGMA cache_size = {-CACHE_BYTES // 1_024}")
         database.execute("CREATE TABLE keys (digest BLOB PRIMARY KEY, count INTEGER NOT NULL) WITHOUT ROWID")
         database.execute("BEGIN")
         repeated = self._repeated

@@ -11,7 +11,7 @@ from streams.author.key_counts import KeyBudget, KeyCounts
 from streams.author.segments import flow, run_segment, run_steps
 from streams.author.shaping import shape
 from streams.author.suffixes import Suffixes
-from topologies.pipeline.items import SourceItem, idempotency_key, repeated_key
+from topologies.pipeline.items import Keys, SourceItem, idempotency_key, repeated_key
 from topologies.pipeline.model import Pipeline
 from topologies.pipeline.shapes import Shape, Unshaped
 
@@ -78,10 +78,12 @@ class LocalAuthor:
             for index, value in values:
                 yield SourceItem(to_json(value), idempotency_key(step, asked.execution_id, value, index))
             return
+        key_of = Keys(step).of
         with closing(KeyCounts(self._budget)) as counts:
             for _, value in values:
-                key = idempotency_key(step, asked.execution_id, value, None)
-                yield SourceItem(to_json(value), repeated_key(key, counts.number(key)))
+                key = key_of(value)
+                number = counts.number(key)
+                yield SourceItem(to_json(value), key if number == 1 else repeated_key(key, number))
 
     def run_segment(self, first: int, stop: int, payloads: Sequence[bytes], *, many: bool) -> tuple[bytes, bool]:
         """As `streams.author.segments.run_segment`."""

@@ -57,11 +57,7 @@ def _gather(step: RunStep, values: Iterator[Any]) -> list[Any]:
     gathered: list[Any] = []
     for value in values:
         if len(gathered) == limits.AGGREGATE_ITEMS_MAX:
-            msg = (
-                f"step {step.step_id} takes more than {limits.AGGREGATE_ITEMS_MAX} items as one list (limits.AGGREGATE_ITEMS_MAX); "
-                "split the flow into smaller awaits, or hand off to another pipeline by a checkpoint"
-            )
-            raise AggregateTooLarge(msg)
+            raise AggregateTooLarge.of(step.step_id)
         gathered.append(value)
     return gathered
 

@@ -22,11 +22,11 @@ def shape(step: AwaitStep, answer: Unshaped) -> Shape:
         return Misshapen(limits.payload_problem("the answer", len(payload)))
     kind = step.answer_type
     try:
-        value = kind.validate_json(payload)
-    except ValueError as error:
-        return Misshapen(str(Misfit.of(kind.name, error)))
-    if step.projection is None:
-        return Shaped(kind.to_json(value), None)
+        value = kind.read(payload)
+        if step.projection is None:
+            return Shaped(kind.to_json(value), None)
+    except Misfit as misfit:
+        return Misshapen(str(misfit))
     if answer.request is None:
         return Shaped(None, payload)
     try:

@@ -173,6 +173,7 @@ def dlq_show(
             ("detail", letter.detail),
             ("execution", letter.execution_id or ""),
             ("step", letter.step_id or ""),
+            ("item", "" if letter.item_index is None else str(letter.item_index)),
             ("interaction", letter.interaction_id or ""),
             ("letter", letter.letter_id or ""),
             ("origin", _origin(letter) if letter.origin_topic else ""),

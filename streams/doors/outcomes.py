@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -14,7 +15,7 @@ import msgspec
 
 from schemas import codec
 from schemas.envelopes import ExecutionOutcome, SubmitCommand
-from schemas.errors import LogUnavailable
+from schemas.errors import LogUnavailable, PoisonRecord
 from schemas.names import Names
 from state.execution import TERMINAL
 from streams.clock import Clock, SystemClock
@@ -120,10 +121,11 @@ class Outcomes:
         """What was told since the last call, of all executions; waits for no more."""
         found: list[ExecutionOutcome] = []
         while records := self._reader.poll(POLL_RECORDS, POLL_S):
-            told = (
-                codec.decode(record.value) for record in records if record.value
-            )  # else a probe of the broker's time
-            found += [outcome for outcome in told if isinstance(outcome, ExecutionOutcome)]
+            for record in records:
+                with suppress(PoisonRecord):  # a probe of the broker's time; or somebody else wrote into our topic
+                    told = codec.decode(record.value)
+                    if isinstance(told, ExecutionOutcome):
+                        found.append(told)
         return found
 
     def wait(

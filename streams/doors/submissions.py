@@ -18,6 +18,7 @@ from schemas.names import Names
 from streams.log.seam import PlainProducer
 from topologies.pipeline.model import Pipeline
 from topologies.pipeline.payloads import Misfit
+from topologies.pipeline.values import no_number, normal_form
 
 
 def command_for_object(
@@ -30,7 +31,7 @@ def command_for_object(
     Raises:
         UsageError: the object is not of the pipeline's input type.
     """
-    payload = _canonical(pipeline, _described(identity), f"object {identity.path}")
+    payload, _ = _canonical(pipeline, _described(identity), f"object {identity.path}")
     return _object_command(pipeline, identity, payload, submission_key(identity) if key is None else key, tenant)
 
 
@@ -38,7 +39,7 @@ def command_for_listed(pipeline: Pipeline, identity: ObjectIdentity, *, reply_id
     """The submission of an object that nobody hands in: one that is not of the input type becomes an execution that fails."""
     payload = _described(identity)
     with contextlib.suppress(UsageError):
-        payload = _canonical(pipeline, payload, "the object")
+        payload, _ = _canonical(pipeline, payload, "the object")
     command = _object_command(pipeline, identity, payload, submission_key(identity), DEFAULT_TENANT)
     return msgspec.structs.replace(command, reply_id=reply_id)
 
@@ -76,13 +77,13 @@ def _object_command(
 def command_for_payload(
     pipeline: Pipeline, value: bytes, *, key: str | None = None, tenant: str = DEFAULT_TENANT
 ) -> SubmitCommand:
-    """The submission of a payload; without a key its content is the key.
+    """The submission of a payload; without a key its content is the key, however it is written.
 
     Raises:
         UsageError: the payload is not of the pipeline's input type.
     """
-    payload = _canonical(pipeline, value, "the payload")
-    submission = key if key is not None else f"sha256:{hashlib.sha256(payload).hexdigest()}"
+    payload, meaning = _canonical(pipeline, value, "the payload")
+    submission = key if key is not None else f"sha256:{hashlib.sha256(meaning).hexdigest()}"
     return SubmitCommand(
         execution_id=execution_id(tenant, pipeline.name, submission),
         tenant_id=tenant,
@@ -92,14 +93,16 @@ def command_for_payload(
     )
 
 
-def _canonical(pipeline: Pipeline, value: bytes, what: str) -> bytes:
+def _canonical(pipeline: Pipeline, value: bytes, what: str) -> tuple[bytes, bytes]:
+    """A payload as it is stored, and the text that all payloads have which mean the same."""
     try:
-        payload = pipeline.input_type.to_json(pipeline.input_type.validate_json(value))
-    except ValueError as error:
-        raise UsageError(f"{what} is {Misfit.of(pipeline.input_type.name, error)}") from error
+        read = pipeline.input_type.read(value)
+        payload = pipeline.input_type.to_json(read)
+    except Misfit as misfit:
+        raise UsageError(f"{what} is {misfit}") from misfit
     if len(payload) > limits.PAYLOAD_BYTES_MAX:
         raise UsageError(limits.payload_problem(what, len(payload)))
-    return payload
+    return payload, normal_form(read)
 
 
 def send(
@@ -139,9 +142,19 @@ def command_of(
 
 
 def encode_value(value: Any) -> bytes:
-    """A value as JSON: bytes are taken as JSON already."""
+    """A value as JSON: bytes are taken as JSON already.
+
+    Raises:
+        UsageError: JSON cannot say it.
+    """
     if isinstance(value, bytes):
         return value
-    if hasattr(value, "model_dump_json"):
-        return str(value.model_dump_json()).encode()
-    return msgspec.json.encode(value)
+    where = no_number(value)
+    if where is not None:
+        raise UsageError(f"{where} is no finite number, which JSON cannot say")
+    try:
+        if hasattr(value, "model_dump_json"):
+            return str(value.model_dump_json(by_alias=True, round_trip=True)).encode()
+        return msgspec.json.encode(value)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"the value cannot be written as JSON: {error}") from error

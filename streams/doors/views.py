@@ -141,7 +141,8 @@ class Views:
     def trace(self, wanted: Target) -> Iterator[Fact]:
         """The facts of an execution, or those about one interaction of it, in the order in which they were committed."""
         view = self.execution(wanted.execution_id)
-        since_ms = view.execution.submitted_at_ms - CLOCK_SKEW_MS if view is not None else None
+        known = view.execution if view is not None and not view.execution.forgotten else None
+        since_ms = known.submitted_at_ms - CLOCK_SKEW_MS if known is not None else None
         key = wanted.execution_id.encode()
         for record in read(self._log, [self._home(self._names.facts, wanted.execution_id)], since_ms=since_ms):
             if record.key != key:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Generic, Protocol, TypeVar
 
+from schemas.errors import LogUnavailable
+
 _T = TypeVar("_T")
 
 
@@ -33,6 +35,10 @@ class Asked(Generic[_T]):
         if self._error is not None:
             raise self._error
         return self._answer  # type: ignore[return-value] # None only where it is the answer
+
+    def answer_or(self, unknown: _T) -> _T:
+        """The answer; `unknown` where the log did not answer."""
+        return unknown if isinstance(self._error, LogUnavailable) else self.answer()
 
 
 class Aside(Protocol):

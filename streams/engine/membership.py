@@ -13,7 +13,7 @@ replaced.) Two things tell:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -22,7 +22,7 @@ from schemas import limits
 from schemas.errors import InstanceFenced, KawaitError, LogUnavailable, ProducerFenced
 from streams.clock import Clock
 from streams.engine.role import Role
-from streams.log.seam import GroupConsumer, Log, Producer, Rebalance
+from streams.log.seam import GroupConsumer, Log, Producer, Rebalance, TopicPartition
 
 logger = structlog.get_logger("kawait.loop")
 
@@ -101,6 +101,15 @@ class Membership:
             self.consumer = self._log.group_consumer(
                 group=self.role.group, instance=self.role.instance, topics=self.role.topics, rebalance=self._rebalance
             )
+
+    def rejoin(self, unread: Sequence[TopicPartition]) -> None:
+        """Join the group once more, because nobody reads some partitions; the next poll gives ours up and takes its share."""
+        first = f"{unread[0].topic}[{unread[0].partition}]"
+        logger.warning(
+            "partitions that nobody reads: joining anew", role=self.role.name, partitions=len(unread), first=first
+        )
+        if self.consumer is not None:
+            self.consumer.rejoin()
 
     def leave(self) -> None:
         """Give the membership up."""

@@ -99,6 +99,9 @@ class GroupConsumer(Protocol):
     def metadata(self) -> object:
         """The group generation as of now; hand it to `Producer.send_offsets`. Capture it in `on_assign`."""
 
+    def rejoin(self) -> None:
+        """Join the group once more, with what the topics are now; given up and taken over inside the polls that follow."""
+
     def close(self) -> None:
         """Leave (a static member only stops polling); revokes first."""
 
@@ -247,9 +250,11 @@ class Log(Protocol):
         """First offset whose timestamp is at or after `timestamp_ms`; the end when there is none."""
 
     def group_offsets(
-        self, group: str, partitions: Sequence[TopicPartition], timeout_s: float
+        self, group: str, partitions: Sequence[TopicPartition], timeout_s: float, *, stable: bool = False
     ) -> dict[TopicPartition, int | None]:
-        """What any group has committed (None: never). Offsets of a pending transaction do not count, and are not waited for.
+        """What any group has committed (None: never).
+
+        Offsets of a pending transaction do not count, and are not waited for; `stable` waits for its end.
 
         Raises:
             LogUnavailable: not known within `timeout_s`.
@@ -260,6 +265,13 @@ class Log(Protocol):
 
     def has_member(self, group: str, instance: str, timeout_s: float) -> bool:
         """Whether the group has a static member of this name; one that is dead stays for its session timeout.
+
+        Raises:
+            LogUnavailable: not known within `timeout_s`.
+        """
+
+    def assigned(self, group: str, timeout_s: float) -> set[TopicPartition] | None:
+        """What the members of a group read, all together; None while they are sharing out.
 
         Raises:
             LogUnavailable: not known within `timeout_s`.

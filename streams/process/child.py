@@ -33,9 +33,18 @@ class Child:
         name: For messages.
         arguments: As after `kawait`.
         log_path: Takes what it writes to stderr.
+        module: What runs them; ours, unless something stands before it.
     """
 
-    def __init__(self, name: str, arguments: Sequence[str], *, environ: Mapping[str, str], log_path: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        *,
+        environ: Mapping[str, str],
+        log_path: Path,
+        module: str = COMMAND_LINE,
+    ) -> None:
         self.name = name
         self._log_path = log_path
         self._said = b""
@@ -43,7 +52,7 @@ class Child:
         launcher = [sys.executable, "-I", "-S", "-c", LAUNCHER, str(os.getpid())]
         with log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [*launcher, sys.executable, "-P", "-m", COMMAND_LINE, *arguments],
+                [*launcher, sys.executable, "-P", "-m", module, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,

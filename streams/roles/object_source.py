@@ -264,6 +264,13 @@ class Lister:
         passed_over = [name for name in listing.passed_over if self._is_news("passed over", name)]
         if passed_over:
             logger.warning("no pattern of input.include takes these files", files=", ".join(passed_over))
+        for path in listing.unready:
+            if self._is_news("unready", path):
+                logger.warning(
+                    "an object has waited for its ready file for long",
+                    object=path,
+                    ready_file=f"{path}{self._source.ready_suffix}",
+                )
         for path in listing.outdated:
             if self._is_news("outdated", path):
                 logger.warning(
@@ -274,6 +281,7 @@ class Lister:
         hold = {
             *(("unreadable", unreadable.path, unreadable.reason) for unreadable in listing.unreadable),
             *(("passed over", name) for name in listing.passed_over),
+            *(("unready", path) for path in listing.unready),
             *(("outdated", path) for path in listing.outdated),
         }
         self._said = {what for what in self._said if what in hold or what[0] == "moving"}

@@ -69,6 +69,9 @@ class QuietMetrics(Metrics):
     def rebalanced(self, role: str, partitions: int) -> None:
         """Nothing."""
 
+    def unread(self, role: str, partitions: int) -> None:
+        """Nothing."""
+
     def restoring(self, partition: int, done: int, total: int) -> None:
         """Nothing."""
 

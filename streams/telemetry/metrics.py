@@ -35,6 +35,9 @@ class Metrics:
         self._unknown = Counter("kawait_commits_unknown", "Commits with an unknown outcome", ["role"], registry=made)
         self._rebalances = Counter("kawait_rebalances", "Assignments received", ["role"], registry=made)
         self._assigned = Gauge("kawait_assigned_partitions", "Partitions owned", ["role"], registry=made)
+        self._unread = Gauge(
+            "kawait_unread_partitions", "Partitions of a role's inputs that no worker reads", ["role"], registry=made
+        )
         self._restore_done = Gauge(
             "kawait_restore_done_records", "Changelog offsets followed", ["partition"], registry=made
         )
@@ -91,6 +94,10 @@ class Metrics:
         """Partitions were assigned."""
         self._rebalances.labels(role).inc()
         self._assigned.labels(role).set(partitions)
+
+    def unread(self, role: str, partitions: int) -> None:
+        """The inputs of a role were compared with what its group reads."""
+        self._unread.labels(role).set(partitions)
 
     def restoring(self, partition: int, done: int, total: int) -> None:
         """A restore went on."""

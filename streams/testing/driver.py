@@ -36,7 +36,7 @@ from state.keys import PREFIXES, execution_key
 from state.tables.memory import MemoryStoreFactory
 from state.tables.overlay import CheckedOverlay
 from streams.clock import ManualClock
-from streams.doors.submissions import command_for_object, command_for_payload, send
+from streams.doors.submissions import command_for_object, command_for_payload, encode_value, send
 from streams.engine.aside import AtOnce
 from streams.engine.pool import Pool
 from streams.log.memory.log import MemoryLog
@@ -116,7 +116,7 @@ class TopologyTestDriver:
         if file is not None:
             command = command_for_object(self.pipeline, identify(file))
         else:
-            command = command_for_payload(self.pipeline, _json(value), key=key)
+            command = command_for_payload(self.pipeline, encode_value(value), key=key)
         return self._send(command)
 
     def _send(self, command: SubmitCommand) -> str:
@@ -134,7 +134,7 @@ class TopologyTestDriver:
         envelope = {
             "interactionId": request.interaction_id,
             "resumeToken": token if token is not None else request.resume_token,
-            "responsePayload": msgspec.Raw(_json(value)),
+            "responsePayload": msgspec.Raw(encode_value(value)),
         }
         self.send_raw(topic or self._response_topic(request.step_id), msgspec.json.encode(envelope))
 
@@ -330,11 +330,3 @@ def _in_order(records: Iterable[Record]) -> list[RequestEnvelope]:
     """Requests as a reader expects them: partitions are read in turns, so their records come mixed."""
     found = [_decode_request(record.value or b"") for record in records]
     return sorted(found, key=lambda request: (request.execution_id, request.step_id, request.item_index or 0))
-
-
-def _json(value: Any) -> bytes:
-    if isinstance(value, bytes):
-        return value
-    if hasattr(value, "model_dump_json"):
-        return str(value.model_dump_json()).encode()
-    return msgspec.json.encode(value)

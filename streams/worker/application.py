@@ -18,7 +18,14 @@ from dataclasses import dataclass
 import structlog
 
 from schemas.application import Application, Beginning, Found, TopicFound, folded, found_at_start
-from schemas.errors import CommitUnknown, LogUnavailable, ProducerFenced, StartRefused, TransactionAborted
+from schemas.errors import (
+    CommitUnknown,
+    LogUnavailable,
+    OffsetsLost,
+    ProducerFenced,
+    StartRefused,
+    TransactionAborted,
+)
 from schemas.names import Names
 from schemas.topics import TOPICS, topic_name
 from streams.engine.role import lost_offset
@@ -73,6 +80,7 @@ def take_up(pipeline: Pipeline, log: Log, *, wait: Callable[[float], object] = l
     Raises:
         TopicMismatch: a topic is missing or not as it must be.
         StartRefused: what is recorded does not fit; every reason is named.
+        OffsetsLost: a committed offset is gone that nobody can guess.
         LogUnavailable: the broker does not answer; nothing was changed, or all of it.
     """
     start = _Start(pipeline, log)
@@ -124,7 +132,7 @@ class _Start:
         """What is there, and what follows from it.
 
         Raises:
-            StartRefused: nothing may follow.
+            StartRefused, OffsetsLost: nothing may follow.
         """
         known = verified(self._pipeline, self._log, timeout_s=TIMEOUT_S)
         application = folded(self._recorded())
@@ -225,11 +233,11 @@ class _Start:
                 if topic in vital and topic in application.topics
                 for number in range(self._used(topic, application.topics[topic].partitions))
             ]
-            committed = self._log.group_offsets(group, partitions, TIMEOUT_S)
+            committed = self._log.group_offsets(group, partitions, TIMEOUT_S, stable=True)
             lost = [at for at in partitions if committed.get(at) is None]
             if lost:
                 more = f" ({len(lost) - 1} more partitions lost theirs)" if len(lost) > 1 else ""
-                raise StartRefused(lost_offset(group, lost[0]) + more)
+                raise OffsetsLost(lost_offset(group, lost[0]) + more)
 
     def _used(self, topic: str, partitions: int) -> int:
         """Of own topics only as many partitions are read as the application has."""
@@ -248,7 +256,7 @@ class _Start:
                 if topic in beginning.fresh
                 for number in range(beginning.fresh[topic], self._used(topic, known[topic].partitions))
             ]
-            committed = self._log.group_offsets(group, partitions, TIMEOUT_S)
+            committed = self._log.group_offsets(group, partitions, TIMEOUT_S, stable=True)
             fresh = [at for at in partitions if committed.get(at) is None or at.topic in beginning.again]
             starts = self._log.start_offsets(fresh, TIMEOUT_S)
             if starts:

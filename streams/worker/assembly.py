@@ -22,6 +22,7 @@ from streams.engine.loop import TransactionalLoop
 from streams.engine.pool import Pool, ThreadPool
 from streams.engine.role import Role
 from streams.engine.task import MakeTask, Positions, Task
+from streams.engine.unread import UnreadPartitions
 from streams.log.seam import Log, TopicPartition
 from streams.roles.context import CoreContext, RoleContext, signer_of
 from streams.roles.continuation import ContinuationTask
@@ -44,6 +45,8 @@ class Worker:
     loops: dict[str, TransactionalLoop]
     pools: list[Pool]
     metrics: Metrics
+    aside: Aside
+    """Asks the broker beside the loops."""
     closes: list[Callable[[], None]] = field(default_factory=list)
     """Frees what the loops share besides."""
 
@@ -101,7 +104,8 @@ class Assembly:
 
     def build(self) -> Worker:
         """The loops of the roles."""
-        worker = Worker(loops={}, pools=[], metrics=self.metrics)
+        worker = Worker(loops={}, pools=[], metrics=self.metrics, aside=self.aside or AsideThread())
+        worker.closes.append(worker.aside.close)
         context = self._context()
         if "core" in self.roles:
             self._add_core(worker, context)
@@ -124,6 +128,7 @@ class Assembly:
 
     def _loop(
         self,
+        worker: Worker,
         role: str,
         names: Names,
         topics: tuple[str, ...],
@@ -146,7 +151,13 @@ class Assembly:
             taken=self.taken_up.taken,
             vital=vital_topics(self.pipeline),
         )
-        return TransactionalLoop(
+        unread = UnreadPartitions(who, self.log, worker.aside, self.clock, self.metrics)
+
+        def each() -> None:
+            each_turn()
+            unread.turn()
+
+        loop = TransactionalLoop(
             who,
             log=self.log,
             make_task=make_task,
@@ -154,10 +165,12 @@ class Assembly:
             metrics=self.metrics,
             pool=pool,
             pace_s=self.pace_s,
-            each_turn=each_turn,
+            each_turn=each,
             at=self.at,
             wait=self.wait,
         )
+        unread.membership = loop.membership
+        return loop
 
     def _pool(self, worker: Worker) -> Pool:
         pool = self.make_pool() if self.make_pool is not None else ThreadPool(limits.POOL_THREADS, self.clock)
@@ -167,13 +180,12 @@ class Assembly:
     def _add_core(self, worker: Worker, shared: RoleContext) -> None:
         """Executions, units, interactions and items."""
         names, pool = shared.names, self._pool(worker)
-        aside = self.aside if self.aside is not None else AsideThread()
-        time = BrokerTime(shared.clock, self.log, names.replies, aside, self.metrics, pace_s=self.pace_s)
-        worker.closes += [aside.close, time.close]
+        time = BrokerTime(shared.clock, self.log, names.replies, worker.aside, self.metrics, pace_s=self.pace_s)
+        worker.closes.append(time.close)
         context = CoreContext(
             **vars(shared),
             log=self.log,
-            aside=aside,
+            aside=worker.aside,
             pace_s=self.pace_s,
             pool=pool,
             stores=self.stores,
@@ -186,6 +198,7 @@ class Assembly:
 
         topics = (names.commands, names.completions)
         worker.loops["core"] = self._loop(
+            worker,
             "core",
             names,
             topics,
@@ -207,7 +220,7 @@ class Assembly:
             del partition, positions
             return IngressTask(context, inputs)
 
-        worker.loops["ingress"] = self._loop("ingress", context.names, topics, make_task)
+        worker.loops["ingress"] = self._loop(worker, "ingress", context.names, topics, make_task)
 
     def _add_continuation(self, worker: Worker, context: RoleContext) -> None:
         """Suffixes of parked executions."""
@@ -218,4 +231,4 @@ class Assembly:
             return ContinuationTask(context, pool, inputs)
 
         topics = (context.names.continuations,)
-        worker.loops["continuation"] = self._loop("continuation", context.names, topics, make_task, pool=pool)
+        worker.loops["continuation"] = self._loop(worker, "continuation", context.names, topics, make_task, pool=pool)

@@ -29,13 +29,13 @@ from state.execution import TERMINAL
 from streams.broker.node import ThrowawayBroker
 from streams.demo.kafka import remove_app
 from streams.demo.payments_file import generate
-from streams.demo.run import PIPELINE
+from streams.demo.run import PIPELINE, payment_topics
 from streams.doors.submissions import command_for_object, send
 from streams.log.kafka.connection import Connection
 from streams.log.kafka.log import KafkaLog
 from streams.log.seam import Record, TopicPartition
 from streams.log.snapshot import read
-from streams.process.child import Child, end_all
+from streams.process.child import COMMAND_LINE, Child, end_all
 from streams.process.launcher import child_environment
 from streams.worker.topics import ensure_topics
 from topologies.reading.choice import PipelineChoice
@@ -43,6 +43,7 @@ from topologies.reading.choice import PipelineChoice
 ROOT = Path(__file__).parents[2]
 SHARED = ROOT.parent / "shared"
 AWAIT = "steps.await-payment-provider"
+ALTERED_WORKER = "tests.acceptance.altered_worker"
 TOKEN_NAME = "KAWAIT_TOKEN_K1"
 READY_S = 60.0
 SAMPLE_S = 0.1
@@ -136,13 +137,15 @@ class Ground:
 
 
 class App:
-    """csv-payments under a name of its own.
+    """An application under a name of its own: csv-payments unless another pipeline is given.
 
     Args:
         name: Its app name.
         bootstrap: Where its topics are; None: the shared broker.
         overrides: As `--set`.
         topics: Create its topics now.
+        path: Its pipeline file.
+        files: It reads and writes files, in folders of its own.
     """
 
     def __init__(
@@ -153,8 +156,11 @@ class App:
         bootstrap: str | None = None,
         overrides: Sequence[str] = (),
         topics: bool = True,
+        path: Path = PIPELINE,
+        files: bool = True,
     ) -> None:
         self.ground = ground
+        self.path = path
         self.name = name
         self.bootstrap = bootstrap or ground.bootstrap
         self.folder = ground.folder / name
@@ -162,16 +168,13 @@ class App:
         self.state_dir = self.folder / "state"
         (self.folder / "in").mkdir(parents=True)
         self.output.mkdir()
-        self.overrides = (
-            f"output.location={self.output}",
-            f"input.location={self.folder / 'in'}",
-            *overrides,
-        )
-        self.pipeline = PipelineChoice(path=PIPELINE, app=name, overrides=self.overrides).load(ground.environ)
+        places = (f"output.location={self.output}", f"input.location={self.folder / 'in'}")
+        self.overrides = (*(places if files else ()), *overrides)
+        self.pipeline = PipelineChoice(path=path, app=name, overrides=self.overrides).load(ground.environ)
         self.names = Names.of(name)
-        self.requests_topic = f"{name}.payment.requests"
-        self.results_topic = f"{name}.payment.results"
+        self.requests_topic, self.results_topic = payment_topics(self.pipeline)
         self.children: list[Child] = []
+        self.at_close: list[Callable[[], object]] = []
         self._told: dict[str, ExecutionOutcome] = {}
         self._closed = False
         self._reader: Any = None
@@ -185,7 +188,7 @@ class App:
     def arguments(self, bootstrap: str | None = None, overrides: Sequence[str] = ()) -> list[str]:
         """Pipeline and common options of a command."""
         sets = [part for override in (*self.overrides, *overrides) for part in ("--set", override)]
-        return [str(PIPELINE), "--app", self.name, "--bootstrap", bootstrap or self.bootstrap, *sets]
+        return [str(self.path), "--app", self.name, "--bootstrap", bootstrap or self.bootstrap, *sets]
 
     def worker(
         self,
@@ -196,12 +199,18 @@ class App:
         state_dir: Path | None = None,
         wait: bool = True,
         overrides: Sequence[str] = (),
+        altered: Sequence[str] = (),
     ) -> Child:
-        """Start a worker; with `wait`, until it has joined and restored."""
+        """Start a worker; with `wait`, until it has joined and restored.
+
+        `altered`: options of `altered_worker`, for one whose clock is off or that forgets sooner.
+        """
         own = ["--roles", roles, "--instance", instance, "--state-dir", str(state_dir or self.state_dir)]
-        child = self._child(
-            f"worker-{instance}", ["worker", *self.arguments(bootstrap, overrides), *own, "--admin-port", "off"]
-        )
+        arguments = ["worker", *self.arguments(bootstrap, overrides), *own, "--admin-port", "off"]
+        if altered:
+            child = self._child(f"worker-{instance}", [*altered, "--", *arguments], module=ALTERED_WORKER)
+        else:
+            child = self._child(f"worker-{instance}", arguments)
         if wait:
             child.wait_ready(time.monotonic() + READY_S)
         return child
@@ -210,8 +219,9 @@ class App:
         """Start the mock provider."""
         return self._child("provider", ["provider", *self.arguments(), *arguments])
 
-    def _child(self, name: str, arguments: Sequence[str]) -> Child:
-        child = Child(name, arguments, environ=self.ground.environ, log_path=self.folder / f"{name}.log")
+    def _child(self, name: str, arguments: Sequence[str], *, module: str = COMMAND_LINE) -> Child:
+        log_path = self.folder / f"{name}.log"
+        child = Child(name, arguments, environ=self.ground.environ, log_path=log_path, module=module)
         self.children.append(child)
         return child
 
@@ -241,7 +251,7 @@ class App:
             self._reader.assign(dict.fromkeys(at, 0))
         with contextlib.suppress(LogUnavailable):
             for record in self._reader.poll(500, wait_s):
-                told = codec.decode(record.value)
+                told = codec.decode(record.value) if record.value else None  # empty: a probe of the broker's time
                 if isinstance(told, ExecutionOutcome) and told.status in ENDED:
                     self._told[told.execution_id] = told
         return all(name in self._told for name in ids)
@@ -374,6 +384,8 @@ class App:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child.pid, signal.SIGCONT)
         end_all(self.children)
+        for close in self.at_close:
+            close()
         if self._reader is not None:
             self._reader.close()
         self._producer.close()

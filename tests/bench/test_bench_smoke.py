@@ -8,14 +8,16 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from bench import instructions, journey, journey_trace, latency, limit, plot, report, stages, throughput
+from bench import backlog, burst, instructions, journey, journey_trace, latency, limit, plot, report, stages, throughput
 from bench.budget import Budget, TopicShare
 from bench.idle import Idle
+from bench.parcels import PARTITIONS, SILENT, Asked, write
 from bench.place import ROOT, machine
 from bench.plan import FULL, QUICK
 from bench.restore import Restored
 from bench.results import Results
 from streams.roles.core.task import CoreTask
+from topologies.reading.loading import load_pipeline
 
 CASE = throughput.Case(group="rows", rows=1_000)
 
@@ -33,6 +35,27 @@ def moments(item: int) -> dict[str, float]:
         at += number
         found[end] = at
     return found
+
+
+def burst_of(deadlines: int) -> tuple[list[Asked], list[int], dict[str, int], int, float]:
+    """Deadlines from 20.000 s on that ring 1 s later, beside a parcel each 100 ms that takes 10 ms, and 30 ms while they ring."""
+    silent = [Asked(SILENT, "large", item, 1_000, 20_000 + item) for item in range(deadlines)]
+    rang = [21_000 + 100 * item for item in range(deadlines)]
+    steady = [Asked(f"steady-{number}", f"e{number}", 0, 5_000 + 100 * number, 90_000) for number in range(200)]
+    resumed = {one.execution_id: one.at_ms + (30 if 20_990 <= one.at_ms <= 21_300 else 10) for one in steady}
+    return [*silent, *steady], rang, resumed, deadlines, 10.0
+
+
+def backlog_of(*, late_ms: int) -> backlog.Backlog:
+    """A deadline at 10 s whose gate opens at 11 s, in a run of 20 s in which partition 0 writes all the time and the others half as much."""
+    topics = [(f"app.{name}", number) for name in ("answered", *backlog.READ) for number in range(PARTITIONS)]
+    samples = []
+    for second in range(21):
+        ends = {**dict.fromkeys(topics, 100 * second)}
+        ends |= {("app.facts", number): second if number == 0 else second // 2 for number in range(PARTITIONS)}
+        samples.append(backlog.Sample(1_000 * second, ends, dict.fromkeys(topics, 100 * max(second - 1, 0))))
+    rang = {"one": 12_000 + late_ms}
+    return backlog.summary("app", samples, {"one": 10_000}, rang, {"one": 3}, backlog.Sent(100, 5.0))
 
 
 @pytest.fixture
@@ -56,6 +79,8 @@ def results() -> Results:
             peak_mib=1.0,
         )
     )
+    found.burst = burst.summary(*burst_of(4))
+    found.backlog = backlog_of(late_ms=500)
     found.idle.append(Idle(load="nothing", parked=0, seconds=1.0, percent={"core": 0.5}))
     return found
 
@@ -124,6 +149,40 @@ def test_hops_add_up_to_the_whole() -> None:
 def test_an_item_that_was_not_followed_to_its_end_is_no_sample() -> None:
     with pytest.raises(throughput.RunFailed, match="1 of 2 payments"):
         latency.summary(16, {0: moments(0), 1: {"dispatched": 1.0}}, 2)
+
+
+def test_a_burst_compares_what_was_open_while_deadlines_rang_with_what_was_before() -> None:
+    found = burst.summary(*burst_of(4))
+    assert (found.rang, found.rang_s, found.late_s) == (4, 0.3, 1.297)
+    assert (found.quiet.p99_ms, found.burst.p99_ms, found.ratio) == (10.0, 30.0, 3.0)
+    assert found.burst_samples == 4
+
+
+def test_a_burst_of_which_some_never_rang_is_no_figure() -> None:
+    asked, rang, resumed, deadlines, per_s = burst_of(4)
+    with pytest.raises(throughput.RunFailed, match="3 of 4 deadlines"):
+        burst.summary(asked, rang[:3], resumed, deadlines, per_s)
+
+
+def test_what_never_came_back_beside_the_deadlines_is_no_figure() -> None:
+    asked, rang, resumed, deadlines, per_s = burst_of(4)
+    del resumed["e150"]
+    with pytest.raises(throughput.RunFailed, match="1 parcels"):
+        burst.summary(asked, rang, resumed, deadlines, per_s)
+
+
+def test_lateness_counts_from_the_moment_that_the_gate_opened() -> None:
+    # Ingress has read by 11 s what had come by 10 s, and the core by 12 s what had come by 11 s.
+    found = backlog_of(late_ms=500)
+    assert (found.gate_s, found.late_s) == (2.0, 0.5)
+    assert (found.timers, found.rang, found.waiting) == (1, 1, 100 * len(backlog.READ) * PARTITIONS)
+    assert (found.slowest, found.still_s) == (10, 2.0)
+
+
+def test_the_parcels_pipeline_is_valid(tmp_path: Path) -> None:
+    pipeline = load_pipeline(write(tmp_path), environ={}, overrides=("steps.ask.timeout=PT3S",))
+    assert [step.timeout_ms for step in pipeline.await_steps] == [3_000]
+    assert pipeline.partitions == PARTITIONS
 
 
 def test_ratios_are_to_the_mean_of_both_limits(results: Results) -> None:

@@ -10,12 +10,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from connectors.objects.listing import identify, submission_key
+from schemas.identity import execution_id
 from streams.clock import SystemClock
 from streams.demo.run import PIPELINE, SAMPLE
 from streams.process.child import Child, end_all
@@ -120,6 +123,33 @@ def test_a_day_with_the_command_line(running: Place) -> None:
     item = json_lines(running.on_broker("trace", f"{execution}.1.11", "--json"))
     assert [fact["itemIndex"] for fact in item] == [11, 11, 11]
     assert running.on_broker("refusals").stdout.startswith("no refused answers")
+
+
+def test_a_file_in_the_input_folder_is_paid_once_and_moved_away_though_it_comes_again_after_a_kill(
+    place: Place,
+) -> None:
+    assert place.on_broker("topics", PIPELINE).returncode == 0
+    done = place.folder / "done"
+    says = {"settle": "PT1S", "poll": "PT1S", "after": "move", "done": done, "failed": place.folder / "failed"}
+    sets = [text for key, value in says.items() for text in ("--set", f"input.{key}={value}")]
+    place.start("provider")
+    for number in (1, 2):
+        name = f"worker-{number}"
+        worker = place.start("worker", "--instance", "w1", "--state-dir", str(place.folder / "state"), *sets, name=name)
+        worker.wait_ready(SystemClock().monotonic_s() + READY_S)
+        (place.folder / "in" / SAMPLE.name).write_bytes(SAMPLE.read_bytes())
+        wait_for(lambda: not any((place.folder / "in").iterdir()), within_s=END_S, what="the file is moved away")
+        os.kill(worker.pid, signal.SIGKILL)
+        worker.wait(END_S)
+    assert [path.name for path in done.iterdir()] == [SAMPLE.name]
+    there = replace(identify(done / SAMPLE.name), path=str(place.folder / "in" / SAMPLE.name))
+    execution = execution_id("default", "csv-payments", submission_key(there))
+    kinds = [fact["fact"] for fact in json_lines(place.on_broker("trace", execution, "--json"))]
+    assert {kind: kinds.count(kind) for kind in ("RunSubmitted", "InputMoved", "BoundaryInteractionDispatched")} == {
+        "RunSubmitted": 1,
+        "InputMoved": 1,
+        "BoundaryInteractionDispatched": 12,
+    }
 
 
 def test_a_bad_file_fails_with_its_reason_and_is_in_the_dlq(running: Place) -> None:

@@ -67,6 +67,21 @@ def test_status_of_an_interaction(driver: TopologyTestDriver, run: Run) -> None:
     assert (found["request"], found["completion"]) == ({"orderId": "7"}, {"approved": True})
 
 
+def test_a_late_answer_is_kept_and_shown_without_its_token(driver: TopologyTestDriver, run: Run) -> None:
+    execution = driver.submit({"orderId": "7"})
+    driver.run()
+    driver.advance(3_600_001)
+    (request,) = driver.new_requests()
+    driver.complete(request, {"approved": True})
+    driver.run()
+    (found,) = lines(run("status", "--app", "approvals", f"{execution}.0.u", "--json"))
+    assert found["late"]["answer"] == {"approved": True}
+    assert found["late"]["resumeToken"] in {None, "***"}
+    assert "late answer" in run("status", "--app", "approvals", f"{execution}.0.u").stdout
+    (refused,) = lines(run("refusals", "--app", "approvals", "--json"))
+    assert (refused["reason"], refused["kept"]) == ("late", True)
+
+
 def test_an_interaction_whose_unit_ended_is_not_pending(driver: TopologyTestDriver, run: Run) -> None:
     execution = driver.submit({"orderId": "7"})
     driver.run()

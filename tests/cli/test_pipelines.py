@@ -16,8 +16,18 @@ Run = Callable[..., Result]
 
 
 def test_a_valid_pipeline_is_said_to_be(run: Run, pipeline: Path) -> None:
+    keyed = run("check", pipeline, "--set", "steps.ask-manager.idempotencyKeyFields=[orderId]")
+    assert (keyed.exit_code, keyed.stdout) == (0, f"{pipeline} is valid: approvals, 2 steps, 1 await\n")
+
+
+def test_keys_that_do_not_survive_a_resubmission_are_noted(run: Run, pipeline: Path) -> None:
+    """No mistake: nothing fails, and machines are told nothing."""
     result = run("check", pipeline)
-    assert (result.exit_code, result.stdout) == (0, f"{pipeline} is valid: approvals, 2 steps, 1 await\n")
+    assert result.exit_code == 0
+    valid, note = result.stdout.splitlines()
+    assert valid.endswith("1 await")
+    assert note.startswith("note: step ask-manager has no idempotencyKeyFields: ")
+    assert run("check", pipeline, "--json").stdout == ""
 
 
 def test_every_problem_is_told_at_once_with_its_line(run: Run, pipeline: Path) -> None:
@@ -47,7 +57,7 @@ def test_describe_prints_steps_and_topics(run: Run, pipeline: Path) -> None:
 def test_topics_are_created_once(run: Run, pipeline: Path, driver: TopologyTestDriver) -> None:
     first = run("topics", pipeline, "--app", "copy", "--json")
     second = run("topics", pipeline, "--app", "copy", "--json")
-    assert len(json.loads(first.stdout)["created"]) == json.loads(first.stdout)["verified"] == 14
+    assert len(json.loads(first.stdout)["created"]) == json.loads(first.stdout)["verified"] == 15
     assert json.loads(second.stdout)["created"] == []
 
 
@@ -64,7 +74,7 @@ def test_a_plan_needs_no_broker(run: Run, pipeline: Path) -> None:
     assert result.exit_code == 0
     assert "approvals.facts" in result.stdout
     commands = run("topics", pipeline, "--format", "kafka-topics").stdout.splitlines()
-    assert len(commands) == 14
+    assert len(commands) == 15
     assert all("--create" in command for command in commands)
     resources = list(yaml.safe_load_all(run("topics", pipeline, "--plan", "--format", "strimzi").stdout))
     assert {resource["kind"] for resource in resources} == {"KafkaTopic"}

@@ -183,6 +183,24 @@ def test_files_that_no_pattern_takes_are_named(tmp_path: Path) -> None:
     assert sorted(look(tmp_path, "*.csv", "**/*.csv").passed_over) == ["b.txt", "below/d.txt"]
 
 
+def test_a_folder_below_that_cannot_be_read_is_reported_and_holds_up_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a.csv", "shut/b.csv", "open/c.csv"):
+        put(tmp_path / name, b"1\n")
+    scan = os.scandir
+
+    def refuse(folder: Path) -> object:
+        if folder == tmp_path / "shut":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return scan(folder)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    listing = look(tmp_path, "**/*.csv")
+    assert [found.name for found in listing.objects] == ["a.csv", "open/c.csv"]
+    assert [(bad.path, bad.reason) for bad in listing.unreadable] == [(str(tmp_path / "shut"), "Permission denied")]
+
+
 def test_folders_that_are_skipped_are_not_looked_into(tmp_path: Path) -> None:
     for name in ("a.csv", "done/b.csv"):
         put(tmp_path / name, b"1\n")
@@ -543,16 +561,34 @@ def test_a_field_that_is_no_cell_is_refused() -> None:
     class Nested(BaseModel):
         rows: list[Row] | None
 
-    with pytest.raises(UsageError, match="Nested has fields that are no cells: rows; use format json"):
+    with pytest.raises(UsageError, match="Nested has fields that are no cells: rows; use format: jsonl"):
         CsvRows(Nested)
 
 
 def test_aliases_name_the_columns() -> None:
-    class Aliased(BaseModel, serialize_by_alias=True):
+    class Aliased(BaseModel):
         csv_id: str = Field(alias="csvId")
 
     assert CsvRows(Aliased).header == b"csvId\r\n"
-    assert CsvRows(Aliased).encode([Aliased(csvId="7").model_dump_json().encode()]) == b"7\r\n"
+    assert CsvRows(Aliased).encode([Aliased(csvId="7").model_dump_json(by_alias=True).encode()]) == b"7\r\n"
+
+
+class Refund(BaseModel):
+    id: str
+    amount: str
+    why: str
+
+
+class Payment(BaseModel):
+    id: str
+    amount: Decimal
+
+
+def test_several_models_share_their_columns_and_leave_the_cells_of_others_empty() -> None:
+    rows = [Payment(id="a", amount=Decimal("-1.50")), Refund(id="b", amount="=1", why="refunded")]
+    csv_rows = CsvRows(Payment, Refund)
+    assert csv_rows.header == b"id,amount,why\r\n"
+    assert csv_rows.encode(row.model_dump_json().encode() for row in rows) == b"a,-1.50,\r\nb,'=1,refunded\r\n"
 
 
 def test_json_lines() -> None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from uuid import NAMESPACE_URL, uuid5
 
 import pytest
 
-from connectors.objects import moving as moving_module
 from connectors.objects.looks import Look
 from connectors.objects.moving import Mover, Moving, NameTaken, ObjectChanged
 
+Meanwhile = Callable[[Callable[[], object]], None]
 ID = str(uuid5(NAMESPACE_URL, "an execution"))
 
 
@@ -81,7 +81,7 @@ def test_an_object_that_changed_before_stays(folder: Folder) -> None:
 
 
 @pytest.fixture
-def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[[], object]], None]]:
+def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Meanwhile:
     """Lets something happen between the look at an object and the taking of its name."""
 
     def arrange(act: Callable[[], object]) -> None:
@@ -95,9 +95,6 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[[]
         monkeypatch.setattr(Path, "rename", acting)
 
     return arrange
-
-
-Meanwhile = Callable[[Callable[[], object]], None]
 
 
 def test_an_object_that_is_replaced_in_the_last_moment_gets_its_name_back(folder: Folder, meanwhile: Meanwhile) -> None:
@@ -120,7 +117,7 @@ def test_both_stay_when_the_name_is_taken_meanwhile_and_the_first_gets_it_once_i
             folder.put(content="333\n")
         return of(file)
 
-    monkeypatch.setattr(moving_module.Look, "of", third_comes)
+    monkeypatch.setattr(Look, "of", third_comes)
     with pytest.raises(NameTaken):
         folder.move(path, look, to=folder.done)
     hidden = Moving.begin(path, ID, failed=False)

@@ -425,6 +425,11 @@ class Doing:
     running: bool = False
     session: bool = False
     parking: int | None = None
+    looked: bool = True
+
+    def has_looked(self, execution_id: str) -> bool:
+        """A look ahead has just ended."""
+        return self.looked
 
     def is_running(self, execution_id: str) -> bool:
         """A segment is on the pool."""
@@ -551,12 +556,13 @@ def answer(
     tenant_id: str | None = None,
     shape: Shape | None = None,
     unit_id: str = UNIT,
+    key: str | None = None,
 ) -> Answer:
     """An answer as the shell hands it in; `stamped`: the broker says when it came in."""
     name = interaction_id(unit_id, item_index)
     came_in_ms = at_ms if stamped else None
     return Answer(
-        ProviderCompletion(EXECUTION, name, payload, tenant_id=tenant_id, came_in_ms=came_in_ms),
+        ProviderCompletion(EXECUTION, name, payload, tenant_id=tenant_id, came_in_ms=came_in_ms, idempotency_key=key),
         parse_interaction_id(name),
         at_ms,
         token_valid,

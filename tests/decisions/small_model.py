@@ -61,7 +61,8 @@ from topologies.decisions.decision import (
 from topologies.decisions.dispatch import dispatch_items
 from topologies.decisions.ending import cancel
 from topologies.decisions.publication import collected, publication_failed, published
-from topologies.decisions.submission import submit
+from topologies.decisions.retention import forget
+from topologies.decisions.submission import input_moved, submit
 from topologies.decisions.timeout import expire
 from topologies.pipeline.items import SourceItem
 from topologies.pipeline.model import Pipeline
@@ -351,6 +352,7 @@ class World:
 
     def _troubles(self) -> Iterator[Event]:
         if not self.is_open:
+            yield from self._afterwards()
             return
         if self.budget.get("cancel"):
             yield "cancel", lambda w: w.spend("cancel").cancel()
@@ -365,12 +367,26 @@ class World:
         if self.scenario.idles and self.live and unit and unit.source_count is not None and not self.offered:
             yield "idle", lambda w: w.run_dry()
 
+    def _afterwards(self) -> Iterator[Event]:
+        if self.budget.get("moved"):
+            yield "input moved", lambda w: w.spend("moved").move_input()
+        if self.budget.get("forgotten"):
+            yield "forgotten", lambda w: w.spend("forgotten").forget()
+
     # --- what each event does ---
 
     def spend(self, trouble: str) -> World:
         """One trouble less to come."""
         self.budget[trouble] -= 1
         return self
+
+    def move_input(self) -> None:
+        """The input object was moved away."""
+        self.perform(input_moved(self.here.execution, "/done/a.csv", now_ms=NOW))
+
+    def forget(self) -> None:
+        """Retention leaves a stub; that it deletes the other rows is no fact."""
+        self.perform(forget([], [self.here.the_execution.execution_id], now_ms=NOW))
 
     def finish_segment(self, stop: int) -> None:
         """A segment ended."""

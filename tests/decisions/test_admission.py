@@ -125,6 +125,9 @@ SCALAR_TABLE: list[tuple[str, Sequence[Fact], Answer, list[str]]] = [
     ("with a forged token", scalar_waiting(), answer(token_valid=False), refuse("bad-token")),
     ("with a token", scalar_waiting(), answer(token_valid=True), ADMITTED),
     ("forged, answered", [*scalar_waiting(), admitted()], answer(token_valid=False), refuse("bad-token")),
+    ("with the request's key", scalar_waiting(), answer(key=dispatched().idempotency_key), ADMITTED),
+    ("with another key", scalar_waiting(), answer(key="another"), refuse("wrong-key")),
+    ("equal, with another key", [*scalar_waiting(), admitted()], answer(key="another"), refuse("wrong-key")),
     # 4 answered?
     ("equal, waiting", [*scalar_waiting(), admitted()], answer(), DUPLICATE),
     ("equal in value", [*scalar_waiting(), admitted()], answer(payload=b'{"ok":true,"fee":"1.00"}'), DUPLICATE),

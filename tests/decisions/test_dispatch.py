@@ -144,7 +144,7 @@ VALUE = PARCEL.validate_json(b'{"parcelId":"p-1"}')
         ((), 3, f"{EXECUTION}:await-1:item=3"),
         (("parcel_id",), None, "await-1:parcel_id=p-1"),
         (("parcelId",), 0, "await-1:parcelId=p-1"),
-        (("weight", "parcelId"), None, "await-1:weight=1.50:parcelId=p-1"),
+        (("weight", "parcelId"), None, "await-1:weight=1.5:parcelId=p-1"),
         (("fragile",), None, "await-1:fragile=true"),
         (("sent_at",), None, "await-1:sent_at=2024-02-03T00\\:00\\:00Z"),
         (("note",), None, "await-1:note=<null>"),

@@ -39,7 +39,7 @@ from tests.decisions.given import (
 )
 from topologies.decisions.decision import Append, CloseSession, DeadLetterExecution, Decisions, NoOp, TellOutcome
 from topologies.decisions.ending import cancel, fail
-from topologies.decisions.submission import submit
+from topologies.decisions.submission import input_moved, submit
 from topologies.pipeline.payload_list import join_payloads, split_payloads
 
 OPEN = {
@@ -158,3 +158,40 @@ PAYLOADS = st.lists(st.sampled_from([b"1", b'{"a":"\xc3\xa4,]"}', b"[1,2]", b'"]
 @drawn(PAYLOADS)
 def test_payloads_come_out_of_a_list_as_they_went_in(payloads: list[bytes]) -> None:
     assert split_payloads(join_payloads(payloads)) == payloads
+
+
+# --- objects that nobody handed in -----------------------------------------------------------------------------------------------------
+
+
+def listed(value: bytes = b"[]") -> SubmitCommand:
+    return SubmitCommand(EXECUTION, TENANT, "shop", "key", value, source_sha256="beef", reply_id="r", origin="object")
+
+
+def test_an_object_that_is_no_input_is_an_execution_that_fails_at_once() -> None:
+    here = given(scalar())
+    decisions = submit(here.pipeline, listed(), None, now_ms=NOW)
+    names = [type(each.fact if isinstance(each, Append) else each).__name__ for each in decisions]
+    assert names == ["RunSubmitted", "RunFailed", "DeadLetterExecution", "TellOutcome"]
+    (letter,) = [decision for decision in decisions if isinstance(decision, DeadLetterExecution)]
+    assert (letter.reason, letter.value) == ("WRONG_INPUT", b"[]")
+    (told,) = [decision.outcome for decision in decisions if isinstance(decision, TellOutcome)]
+    assert (told.status, told.error_code) == ("FAILED", "WRONG_INPUT")
+
+
+def test_it_is_dead_lettered_once_however_often_it_is_listed() -> None:
+    here = given(scalar(), *[d.fact for d in submit(scalar(), listed(), None, now_ms=NOW) if isinstance(d, Append)])
+    (again,) = submit(here.pipeline, listed(), here.execution, now_ms=NOW)
+    assert isinstance(again, TellOutcome)
+    assert (again.outcome.status, again.outcome.duplicate) == ("FAILED", True)
+
+
+def test_a_moved_input_is_noted_once_and_only_of_what_has_ended() -> None:
+    ended = given(scalar(), submitted(), failed())
+    (noted,) = input_moved(ended.execution, "/failed/a.csv", now_ms=NOW)
+    assert isinstance(noted, Append)
+    moved = given(scalar(), submitted(), failed(), noted.fact)
+    assert moved.the_execution.moved_to == "/failed/a.csv"
+    assert moved.the_execution.updated_at_ms == ended.the_execution.updated_at_ms, "its end is when it was"
+    for execution in (moved.execution, given(scalar(), *scalar_waiting()).execution, None):
+        (nothing,) = input_moved(execution, "/failed/a.csv", now_ms=NOW)
+        assert isinstance(nothing, NoOp)

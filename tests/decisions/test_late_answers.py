@@ -42,7 +42,7 @@ from topologies.pipeline.model import Pipeline
 from topologies.pipeline.shapes import Misshapen, Shape, Shaped
 from topologies.pipeline.steps import Skip, Value
 
-PLACE: dict[str, Any] = {"origin_topic": "answers", "origin_partition": 3, "origin_offset": 77, "came_in_ms": 1_234}
+PLACE: dict[str, Any] = {"origin_topic": "answers", "origin_partition": 3, "origin_offset": 77, "came_in_ms": DEADLINE}
 SIGNED = scalar(strategy="signedResumeToken")
 
 
@@ -68,7 +68,7 @@ def answering(
 
 def kept(item_index: int | None = None, payload: bytes = YES, token: str | None = None, at_ms: int = DEADLINE) -> Fact:
     return facts.CompletionRefused(
-        EXECUTION, NOW, UNIT, item_index, "late", payload, token, "Ann", at_ms, 1_234, "answers", 3, 77
+        EXECUTION, NOW, UNIT, item_index, "late", payload, token, "Ann", at_ms, DEADLINE, "answers", 3, 77
     )
 
 

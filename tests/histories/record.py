@@ -38,6 +38,10 @@ PATHS: dict[str, tuple[Scenario, list[str]]] = {
         ],
     ),
     "scalar-expired": (Scenario(scalar(), deadlines=True), ["segment done", "deadline None"]),
+    "moved-then-forgotten": (
+        Scenario(scalar(TO_OBJECT), None, (("moved", 1), ("forgotten", 1))),
+        ["segment done", "answer None", "segment done", "published", "input moved", "forgotten"],
+    ),
     "scalar-cancelled": (Scenario(scalar(), None, (("cancel", 1),)), ["segment done", "cancel"]),
     "live": (
         Scenario(stream(TO_OBJECT), 2, (("early", 1), ("suffix", 1), ("takeover", 1))),

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from schemas.topics import TOPICS
 from tests.pipeline.conftest import ENVIRON, ORDERS, PAYMENTS, SECRET, Load
-from topologies.pipeline.describing import describe, duration_text, mermaid
+from topologies.pipeline.describing import describe, duration_text, mermaid, source_text
 from topologies.reading.fields import DURATION_MAX_MS, duration_ms
 from topologies.reading.loading import load_pipeline
 
@@ -31,6 +31,17 @@ def test_describe_names_everything_of_the_example() -> None:
         assert part in text, part
     assert all(f"csv-payments.{topic.suffix}" in text for topic in TOPICS)
     assert SECRET not in text
+
+
+def test_describe_says_when_an_object_is_whole_and_what_becomes_of_it() -> None:
+    def source(*overrides: str) -> str:
+        return source_text(load_pipeline(PAYMENTS, environ=ENVIRON, overrides=overrides))
+
+    assert source().endswith("every PT10S; whole when unchanged for PT10S; kept afterwards")
+    assert "whole once NAME.ok is there" in source("input.ready.suffix=.ok")
+    moved = source("input.after=move", "input.done=/d", "input.failed=/f")
+    assert moved.endswith("moved to /d afterwards, to /f when failed")
+    assert source("input.after=delete").endswith("deleted afterwards, kept when failed")
 
 
 def test_describe_of_scalar_and_itemised_awaits() -> None:

@@ -135,6 +135,30 @@ def test_topic_ends_and_defaults() -> None:
     assert run_step(pipeline, 0).call_timeout_ms == limits.CALL_TIMEOUT_DEFAULT_MS
 
 
+def test_what_an_object_source_says_and_its_defaults(payments: str, load: Load) -> None:
+    plain = load(payments).source
+    assert isinstance(plain, ObjectSource)
+    assert (plain.settle_ms, plain.ready_suffix, plain.after, plain.done, plain.failed) == (
+        10_000,
+        None,
+        "keep",
+        None,
+        None,
+    )
+    said = "settle: PT30S, ready: {suffix: .ok}, after: move, done: d/, failed: ../f"
+    moving = load(payments.replace("poll: PT10S", said)).source
+    assert isinstance(moving, ObjectSource)
+    folder = moving.location.parent
+    assert (moving.settle_ms, moving.ready_suffix, moving.after) == (30_000, ".ok", "move")
+    assert (moving.done, moving.failed) == (folder / "d", folder.parent / "f")
+
+
+def test_what_was_done_is_known_at_least_as_long_as_executions_are_kept(payments: str, load: Load) -> None:
+    assert load(payments).retention.keys_ms == 400 * 86_400_000
+    assert load(f"{payments}\nretention: {{executions: P500D}}\n").retention.keys_ms == 500 * 86_400_000
+    assert load(f"{payments}\nretention: {{keys: P30D}}\n").retention.keys_ms == 30 * 86_400_000
+
+
 def test_functions_are_bound(payments: str, load: Load) -> None:
     text = payments.replace(
         "run: steps:finalize", "run: steps:later, callTimeout: PT2S, retry: {attempts: 5, base: PT1S}"

@@ -164,7 +164,7 @@ def test_fields_for_keys() -> None:
     assert [camel.field_text(value, path) for path in ("orderId", "order_id", "inner.amount", "inner.at")] == [
         "7",
         "7",
-        "1.50",
+        "1.5",
         "2024-01-02T00:00:00Z",
     ]
     assert camel.field_text(Camel(order_id="7"), "inner.amount") == "<null>"

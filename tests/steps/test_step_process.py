@@ -19,7 +19,7 @@ import pytest
 from schemas.errors import StepError
 from schemas.facts import BoundaryCompletionAdmitted, ContinuationAttemptFailed, ContinuationCompleted
 from streams.author.calls import Author, Items, StreamRequest, SuffixResult
-from streams.author.errors import StepProcessEnded, describe_error
+from streams.author.errors import StepProcessEnded, describe_error, failed_step_of
 from streams.author.local import LocalAuthor
 from streams.author.step_process import StepProcess
 from streams.testing.driver import TopologyTestDriver
@@ -90,10 +90,13 @@ def projected(author: Author, *answers: Unshaped) -> list[Shape]:
     return shapes
 
 
-def ran(author: Author, *completions: bytes) -> list[list[bytes] | tuple[str, str, bool]]:
+def ran(author: Author, *completions: bytes) -> list[list[bytes] | tuple[str, str, bool, str | None]]:
     outcomes: list[SuffixResult] = []
     author.run_suffixes(AWAIT, completions, outcomes, lambda: None)
-    return [outcome if isinstance(outcome, list) else describe_error(outcome) for outcome in outcomes]
+    return [
+        outcome if isinstance(outcome, list) else (*describe_error(outcome), failed_step_of(outcome))
+        for outcome in outcomes
+    ]
 
 
 def pulled(items: Items) -> list[tuple[list[str], bool]]:
@@ -119,7 +122,7 @@ def test_it_gives_what_a_local_call_gives(process: StepProcess) -> None:
     completions = [offer("pear"), offer("receipt:raise"), offer("receipt:refuse"), b"{}", offer("fig")]
     assert ran(process, *completions) == ran(here, *completions)
     assert ran(process, offer("receipt:refuse")) == [
-        ("STEP_FAILED", "step receipt: Refused: receipt:refuse is refused", False)
+        ("STEP_FAILED", "step receipt: Refused: receipt:refuse is refused", False, "receipt")
     ]
     asked = basket("pear", "fig", "plum")
     assert pulled(process.open_items(asked)) == pulled(here.open_items(asked))
@@ -128,6 +131,24 @@ def test_it_gives_what_a_local_call_gives(process: StepProcess) -> None:
     assert raised(lambda: process.open_items(broken).pull(9)) == raised(lambda: here.open_items(broken).pull(9))
     segment = (AWAIT + 1, AWAIT + 2, [offer("pear")])
     assert process.run_segment(*segment, many=False) == here.run_segment(*segment, many=False)
+
+
+def test_equal_items_of_a_stream_are_counted_anew_whenever_it_is_opened() -> None:
+    """Each stream for itself, and from the start again in a step process that was started again."""
+    process = StepProcess(PipelineChoice(path=PIPELINE, overrides=("steps.ask.idempotencyKeyFields=[sku]",)))
+    asked = basket("pear", "fig", "pear", "pear")
+    keys = [f"ask:sku={end}" for end in ("pear", "fig", "pear:n=2", "pear:n=3")]
+    try:
+        half_read = process.open_items(asked)
+        assert [item.idempotency_key for item in half_read.pull(3)[0]] == keys[:3]
+        assert [key for some, _ in pulled(process.open_items(asked)) for key in some] == keys
+        os.kill(process.pid, signal.SIGKILL)
+        wait_for(lambda: not is_running(process.pid))
+        with pytest.raises(StepProcessEnded):
+            half_read.pull(1)
+        assert [key for some, _ in pulled(process.open_items(asked)) for key in some] == keys
+    finally:
+        process.close()
 
 
 def test_a_stream_that_nobody_pulls_any_more_is_forgotten(process: StepProcess) -> None:

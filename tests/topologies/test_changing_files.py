@@ -19,11 +19,13 @@ from tests.topologies.conftest import MakeDriver
 
 ROWS = 2_000
 PULL = 300
+ANN = "Ann" * 60
+"""Long enough that a few dozen rows fill the buffer of whoever reads them."""
 HEADER = "ID,Recipient,Amount,Currency"
 
 
 def row(number: int) -> str:
-    return f"{number},Ann,{10_000 + number}.00,USD\n"
+    return f"{number},{ANN},{10_000 + number}.00,USD\n"
 
 
 def rows(count: int) -> str:
@@ -115,7 +117,7 @@ def asked(driver: TopologyTestDriver) -> list[int]:
     requests = [json.loads(bytes(request.request_payload)) for request in driver.requests()]
     numbers = sorted(int(request["csvId"]) for request in requests)
     assert all(request["amount"] == f"{10_000 + int(request['csvId'])}.00" for request in requests)
-    assert all(request["recipient"] == "Ann" for request in requests)
+    assert all(request["recipient"] == ANN for request in requests)
     return numbers
 
 

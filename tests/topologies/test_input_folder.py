@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 
 from schemas.envelopes import RequestEnvelope
+from schemas.errors import LogUnavailable
 from schemas.facts import InputMoved
+from state.tables.memory import MemoryStoreFactory
+from streams.doors import submissions
 from streams.log.seam import TopicPartition
 from streams.roles.object_source import ObjectPoller
 from streams.telemetry.metrics import Metrics
@@ -22,6 +25,7 @@ from topologies.pipeline.ends import ObjectSource
 
 DAY_MS = 86_400_000
 SETTLE_S = 10
+FILES = 200
 
 
 class _Stop(threading.Event):
@@ -65,7 +69,8 @@ class Folder:
 
     def looks(self, count: int = 4, between: Callable[[int], None] = lambda _number: None) -> list[float]:
         """A worker takes partition 0 over, looks some times, and loses it; gives how long it waited after each."""
-        stop, failures = _Stop(self.driver, count, between), []
+        stop = _Stop(self.driver, count, between)
+        failures: list[BaseException] = []
         source = self.driver.pipeline.source
         assert isinstance(source, ObjectSource)
         core = self.driver.worker.loops["core"]
@@ -127,11 +132,13 @@ def test_nothing_is_asked_before_an_upload_that_pauses_is_whole(folder: Folder) 
     assert folder.asked == ["apple", "cherry", "pear"]
 
 
-def test_a_sender_may_mark_the_end(make: MakeDriver, tmp_path: Path) -> None:
+def test_a_sender_may_mark_the_end(make: MakeDriver, tmp_path: Path, logged: list[Any]) -> None:
     folder = Folder(make, tmp_path, "input.ready.suffix=.done")
     folder.put(content="apple")
     folder.looks(20)
     assert folder.asked == []
+    (told,) = events(logged, "waited for its ready file")
+    assert told["ready_file"] == str(folder.place / "a.txt.done")
     folder.put("a.txt.done", "")
     folder.looks(1)
     assert folder.asked == ["apple"]
@@ -149,24 +156,25 @@ def test_a_long_poll_does_not_make_the_settling_longer(make: MakeDriver, tmp_pat
 
 def test_an_object_that_lies_there_starts_nothing_again_whoever_looks_and_however_late(folder: Folder) -> None:
     """Restarts, lost disks, and retention."""
-    for number in range(20):
+    for number in range(FILES):
         folder.put(f"{number}.txt", f"sku-{number}\n")
     folder.looks()
-    assert len(folder.asked) == 20
+    assert len(folder.asked) == FILES
     for days in (1, 8, 100, 250):
         folder.driver.advance(days * DAY_MS)
+        folder.driver.stores = MemoryStoreFactory()
         folder.driver.crash()
         folder.driver.run()
         folder.looks()
-    assert len(folder.asked) == 20
-    assert folder.driver.fact_names().count("RunSubmitted") == 20
+    assert len(folder.asked) == FILES
+    assert folder.driver.fact_names().count("RunSubmitted") == FILES
 
 
 def test_an_object_older_than_what_is_remembered_is_named_once_and_not_taken(folder: Folder, logged: list[Any]) -> None:
     path = folder.put()
     folder.looks()
     changed_ms = path.stat().st_ctime_ns // 1_000_000
-    folder.driver.clock.advance(changed_ms + 401 * DAY_MS - folder.driver.clock.now_ms())
+    folder.driver.clock.advance(changed_ms + 402 * DAY_MS - folder.driver.clock.now_ms())
     folder.driver.run()
     folder.driver.crash()
     assert folder.driver.rows() == {}, "its stub is gone"
@@ -180,7 +188,14 @@ def test_an_equal_object_that_comes_back_is_a_duplicate_and_that_is_told_once(
     folder: Folder, logged: list[Any]
 ) -> None:
     path = folder.put()
-    folder.looks(8, lambda number: path.unlink() if number == 4 else folder.put() and None if number == 5 else None)
+
+    def go_and_come(number: int) -> None:
+        if number == 4:
+            path.unlink()
+        if number == 5:
+            folder.put()
+
+    folder.looks(9, go_and_come)
     assert len(folder.asked) == 2
     (told,) = events(logged, "submitted before: it starts nothing")
     assert (told["object"], told["status"]) == ("a.txt", "SUCCEEDED")
@@ -217,7 +232,12 @@ def test_files_that_no_pattern_takes_are_named_once(make: MakeDriver, tmp_path: 
     folder = Folder(make, tmp_path, 'input.include=["*.csv"]')
     folder.put("a.CSV")
     folder.put("b.txt")
-    folder.looks(4, lambda number: folder.put("c.txt") and None if number == 2 else None)
+
+    def one_more(number: int) -> None:
+        if number == 2:
+            folder.put("c.txt")
+
+    folder.looks(4, one_more)
     told = [set(entry["files"].split(", ")) for entry in events(logged, "no pattern of input.include")]
     assert told == [{"a.CSV", "b.txt"}, {"c.txt"}]
     assert folder.asked == []
@@ -315,6 +335,18 @@ def _replies(driver: TopologyTestDriver) -> list[TopicPartition]:
     return [TopicPartition(driver.names.replies, number) for number in range(count)]
 
 
+def test_a_stranger_who_writes_into_the_topic_of_replies_stops_nobody(make: MakeDriver, tmp_path: Path) -> None:
+    folder = moving(make, tmp_path)
+    folder.put()
+
+    def write(_number: int) -> None:
+        for junk in (None, b"", b"junk"):
+            folder.driver.send_raw(folder.driver.names.replies, junk)
+
+    folder.looks(5, write)
+    assert folder.names() == ["done/a.txt"]
+
+
 def test_only_what_succeeded_is_deleted(make: MakeDriver, tmp_path: Path) -> None:
     folder = Folder(make, tmp_path, "input.after=delete", answer=refuses_bad)
     folder.put("good.txt")
@@ -393,6 +425,31 @@ def test_a_place_that_cannot_be_written_is_told_once_and_tried_again(
     folder.looks()
     assert folder.names() == ["done/a.txt"]
     assert folder.asked == ["apple", "pear"]
+
+
+@pytest.mark.parametrize("sends_before", range(3), ids=["submission", "second submission", "note of a move"])
+def test_a_broker_that_is_away_for_a_while_costs_time_only(
+    make: MakeDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: list[Any], sends_before: int
+) -> None:
+    folder = moving(make, tmp_path)
+    folder.put("a.txt")
+    folder.put("b.txt", "cherry\n")
+    sent: list[object] = []
+    send = submissions.send
+
+    def failing(*args: Any, timeout_s: float) -> None:
+        sent.append(args[-1])
+        if sends_before < len(sent) <= sends_before + 2:
+            raise LogUnavailable("nobody answers")
+        send(*args, timeout_s=timeout_s)
+
+    monkeypatch.setattr("streams.roles.object_source.send", failing)
+    folder.looks(10)
+    assert len(events(logged, "does not answer")) == 2
+    assert folder.asked == ["apple", "cherry", "pear"]
+    assert folder.names() == ["done/a.txt", "done/b.txt"]
+    moved = [fact for fact in folder.driver.facts() if isinstance(fact, InputMoved)]
+    assert len(moved) == 2
 
 
 def test_what_was_moved_starts_nothing_when_nobody_remembers_it(make: MakeDriver, tmp_path: Path) -> None:

@@ -213,22 +213,31 @@ def test_a_crash_after_any_turn_fails_the_execution_once(shop: Any, script: Any,
     assert unit_of(driver, execution).failed == 2
 
 
-def test_parking_counts_answers_and_not_what_was_left_out_without_one(make: Any, script: Any) -> None:
-    driver = make("items", sets=("steps.ask.onTimeout={skip: true}", "steps.ask.await.live.idle=PT2M", *SKIP))
+@pytest.mark.parametrize("crash", [False, True])
+def test_parking_counts_answers_and_not_what_was_left_out_without_one(make: Any, script: Any, crash: bool) -> None:
+    driver = make(
+        "items", sets=("steps.ask.onTimeout={skip: true}", "steps.ask.await.live={window: 3, idle: PT25S}", *SKIP)
+    )
     never(script, "pear")
-    execution = driver.submit({"id": "b1", "lines": ["apple", "pear", "plum"]})
+    execution = driver.submit(BASKET)
     driver.run()
+    driver.advance(30_000)
     requests = driver.new_requests()
-    answer(driver, *requests[:2])
+    answer(driver, *requests[:2])  # apple is stored, pear fails, quince is asked; plum will expire
     waited(driver)
-    driver.crash()
-    driver.run()
-    driver.advance(60_000)
-    assert driver.status(execution) == "SUCCEEDED"
-    assert skus(driver, execution) == ["apple"]
+    if crash:
+        driver.crash()
+        driver.run()
+    driver.advance(25_001)
+    assert driver.status(execution) == "WAITING_EXTERNAL"
+    (closed,) = [fact for fact in driver.facts(execution) if isinstance(fact, BoundaryDispatchCompleted)]
+    assert (closed.expected, closed.completed) == (4, 2)
     unit = unit_of(driver, execution)
     assert (unit.succeeded, unit.skipped, unit.outputs) == (1, 2, 3)
-    assert not [fact for fact in driver.facts(execution) if isinstance(fact, BoundaryDispatchCompleted)]
+    assert unit.completed == 2
+    (quince,) = driver.new_requests()
+    answer(driver, quince)
+    assert skus(driver, execution) == ["apple", "quince"]
 
 
 def test_an_aggregate_gets_the_list_without_what_was_left_out(shop: Any, script: Any) -> None:

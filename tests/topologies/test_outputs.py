@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from streams.worker.topics import ensure_topics
 from tests.topologies.outside import answer, price
 
 if TYPE_CHECKING:
@@ -61,11 +63,24 @@ def test_nothing_is_written_before_the_last_item(shop: Any, place: Path) -> None
     assert driver.status(execution) == "SUCCEEDED"
 
 
-def test_a_target_with_other_content_is_a_conflict(shop: Any, place: Path) -> None:
-    """DESIGN 7: PUBLICATION_CONFLICT, dead-lettered, the strange file untouched, no retry."""
+def test_a_target_that_is_there_already_is_a_conflict_before_anybody_is_asked(shop: Any, place: Path) -> None:
+    """DESIGN 8.11, DECISIONS 15: PUBLICATION_CONFLICT, dead-lettered once, the strange file untouched, no request."""
     (place / "out").mkdir()
     (place / "out" / "b1.txt.out").write_bytes(b"somebody else's")
     driver, execution, target = files(shop, place)
+    assert driver.requests() == []
+    assert driver.status(execution) == "FAILED"
+    assert target.read_bytes() == b"somebody else's"
+    (letter,) = driver.dead_letters()
+    assert letter.reason == "PUBLICATION_CONFLICT"
+    assert "b1.txt.out" in letter.detail
+    assert [path.name for path in (place / "out").iterdir()] == ["b1.txt.out"]
+
+
+def test_a_target_with_other_content_that_appears_meanwhile_is_a_conflict(shop: Any, place: Path) -> None:
+    """DESIGN 7: PUBLICATION_CONFLICT, dead-lettered, the strange file untouched, no retry."""
+    driver, execution, target = files(shop, place)
+    target.write_bytes(b"somebody else's")
     answer(driver, *driver.new_requests())
     assert driver.status(execution) == "FAILED"
     assert target.read_bytes() == b"somebody else's"
@@ -77,17 +92,83 @@ def test_a_target_with_other_content_is_a_conflict(shop: Any, place: Path) -> No
 
 def test_a_target_with_the_same_content_is_success(shop: Any, place: Path) -> None:
     """DESIGN 7, BEHAVIOUR 183: an equal checksum is what a repeated effect finds."""
-    (place / "out").mkdir()
-    (place / "out" / "b1.txt.out").write_bytes(GOOD)
     driver, execution, target = files(shop, place)
+    target.write_bytes(GOOD)
     answer(driver, *driver.new_requests())
     assert driver.status(execution) == "SUCCEEDED"
     assert target.read_bytes() == GOOD
 
 
+@pytest.mark.parametrize("sets", [(), ("output.groupBy=sku",)])
+def test_a_place_that_cannot_be_written_is_told_before_anybody_is_asked(
+    shop: Any, place: Path, sets: tuple[str, ...]
+) -> None:
+    """DECISIONS 15: the place is known at the beginning, also where answers make the groups."""
+    (place / "out").write_text("a file where the folder should be")
+    driver, execution, _ = files(shop, place, *sets)
+    assert driver.requests() == []
+    assert driver.status(execution) == "FAILED"
+    (letter,) = driver.dead_letters()
+    assert letter.reason == "PUBLICATION_FAILED"
+    assert str(place / "out") in letter.detail
+
+
+def test_a_name_that_does_not_fit_is_told_before_anybody_is_asked(shop: Any, place: Path) -> None:
+    """DECISIONS 15: a file name has at most 255 bytes."""
+    driver, execution, _ = files(shop, place, "output.key={groupKey}" + "é" * 127)
+    assert driver.requests() == []
+    assert driver.status(execution) == "FAILED"
+    (letter,) = driver.dead_letters()
+    assert letter.reason == "OBJECT_KEY_REFUSED"
+    assert "255" in letter.detail
+
+
+def test_a_name_without_its_value_is_told_before_anybody_is_asked(shop: Any, place: Path) -> None:
+    """DECISIONS 15: whoever submits a payload gives no input object, and so no name of one."""
+    driver = shop(
+        "files", sets=(f"output.location={place / 'out'}", "output.key={inputStem}-{groupKey}", "output.groupBy=sku")
+    )
+    execution = driver.submit({"path": str(place / "in" / "b1.txt")})
+    driver.run()
+    assert driver.requests() == []
+    assert driver.status(execution) == "FAILED"
+    (letter,) = driver.dead_letters()
+    assert (letter.reason, "{inputStem}" in letter.detail) == ("OBJECT_KEY_REFUSED", True)
+
+
+def test_the_output_is_looked_at_again_after_a_crash_only_while_nothing_was_sent(shop: Any, place: Path) -> None:
+    """DESIGN 8.11: once the first request is out, what stands at the target is judged at the end."""
+    driver, execution, target = files(shop, place)
+    asked = driver.new_requests()
+    target.write_bytes(GOOD)
+    driver.crash()
+    driver.run()
+    assert driver.status(execution) in {"RUNNING", "WAITING_EXTERNAL"}
+    answer(driver, *asked, *driver.new_requests())
+    assert driver.status(execution) == "SUCCEEDED"
+
+
+def test_a_crash_after_the_look_looks_again(shop: Any, place: Path) -> None:
+    """The look is no fact: it is repeated, and costs nobody a request."""
+    driver = shop("files", sets=(f"input.location={place / 'in'}", f"output.location={place / 'out'}"))
+    execution = driver.submit(file=place / "in" / "b1.txt")
+    while not any(pool.jobs for pool in driver.pools):
+        for pool in driver.pools:
+            pool.held = True
+        driver.step()
+    (pool, *_) = [pool for pool in driver.pools if pool.jobs]
+    pool.run_one()
+    assert list((place / "out").iterdir()) == [], "looked at, and nothing left"
+    driver.crash()
+    (place / "out" / "b1.txt.out").write_bytes(b"somebody else's")
+    driver.run()
+    assert (driver.requests(), driver.status(execution)) == ([], "FAILED")
+
+
 def test_a_place_that_cannot_be_written_is_tried_again(shop: Any, place: Path) -> None:
     """BEHAVIOUR 182: not SUCCEEDED, no completed fact; tried again under the same id until it works."""
     driver, execution, target = files(shop, place)
+    (place / "out").rmdir()
     (place / "out").write_text("a file where the folder should be")
     answer(driver, *driver.new_requests())
     assert driver.status(execution) == "WAIT_RETRY"
@@ -104,6 +185,7 @@ def test_a_place_that_cannot_be_written_is_tried_again(shop: Any, place: Path) -
 def test_a_place_that_stays_broken_is_dead_lettered(shop: Any, place: Path) -> None:
     """DESIGN 8.8: attempts are bounded; the reason is in the dead letter."""
     driver, execution, _ = files(shop, place)
+    (place / "out").rmdir()
     (place / "out").write_text("a file where the folder should be")
     answer(driver, *driver.new_requests())
     for _ in range(10):
@@ -168,6 +250,48 @@ def test_outputs_are_grouped_by_a_field(shop: Any, place: Path) -> None:
     assert sorted(path.name for path in (place / "out").iterdir()) == ["apple.out", "pear.out", "plum.out"]
 
 
+@pytest.mark.parametrize("key", ["{inputStem}/{groupKey}.csv", "{executionId}-{groupKey}.csv"])
+def test_groups_of_a_second_file_are_objects_of_their_own(shop: Any, place: Path, key: str) -> None:
+    """FAULTS K5: a pipeline that groups works for more than one file in its life."""
+    driver, execution, _ = files(shop, place, "output.groupBy=sku", f"output.key={key}")
+    answer(driver, *driver.new_requests())
+    (place / "in" / "b2.txt").write_text("\n".join(LINES))
+    second = driver.submit(file=place / "in" / "b2.txt")
+    driver.run()
+    answer(driver, *driver.new_requests())
+    assert (driver.status(execution), driver.status(second)) == ("SUCCEEDED", "SUCCEEDED")
+    assert sum(path.is_file() for path in (place / "out").rglob("*.csv")) == 6
+
+
+def test_a_group_is_part_of_a_name_and_no_folder(shop: Any, place: Path) -> None:
+    (place / "in" / "b1.txt").write_text("a/b\n../c")
+    driver, execution, _ = files(shop, place, "output.groupBy=sku")
+    answer(driver, *driver.new_requests())
+    assert driver.status(execution) == "SUCCEEDED"
+    assert sorted(path.name for path in (place / "out").iterdir()) == ["..%2Fc.out", "a%2Fb.out"]
+
+
+def test_the_day_in_a_name_is_that_of_the_submission(shop: Any, place: Path) -> None:
+    """It stays when the execution is taken up on another day."""
+    driver, execution, _ = files(
+        shop, place, "output.key={date}-{inputStem}-{inputName}", "steps.ask.timeout=P3D", "steps.ask.await.live=false"
+    )
+    day = datetime.fromtimestamp(driver.clock.now_ms() / 1000, tz=UTC).date().isoformat()
+    driver.advance(86_400_000)
+    driver.crash()
+    answer(driver, *driver.new_requests())
+    assert driver.status(execution) == "SUCCEEDED"
+    assert [path.name for path in (place / "out").iterdir()] == [f"{day}-b1-b1.txt"]
+
+
+def test_rows_may_be_json(shop: Any, place: Path) -> None:
+    """SURFACE `output.format: jsonl`: a line a row, as the step made it."""
+    driver, execution, target = files(shop, place, "output.format=jsonl")
+    answer(driver, *driver.new_requests())
+    assert driver.status(execution) == "SUCCEEDED"
+    assert [json.loads(line)["sku"] for line in target.read_text().splitlines()] == LINES
+
+
 # --- topics ----------------------------------------------------------------------------------------------------------------------------------
 
 
@@ -209,6 +333,33 @@ def test_without_a_template_the_place_is_the_key(shop: Any) -> None:
     driver.run()
     keys = {driver.execution(request.execution_id).submission_key for request in driver.new_requests()}
     assert keys == {"counter.in-0-0", "counter.in-0-2"}
+
+
+def test_a_source_topic_that_was_made_again_starts_new_executions(shop: Any) -> None:
+    """DECISIONS 2 and 18: its offsets count anew, and so do its records, each once."""
+    driver = shop("counter", sets=('input={from: topic, topic: "{app}.in", type: "shop.domain:Basket"}',))
+    record = json.dumps({"id": "b1", "lines": ["apple"]}).encode()
+    driver.send_raw("counter.in", record, partition=0)
+    driver.run()
+    (before,) = driver.new_requests()
+    driver.log.delete_topic("counter.in")
+    ensure_topics(driver.pipeline, driver.log)
+    driver.send_raw("counter.in", record, partition=0)
+    for _ in range(3):
+        driver.crash()
+        driver.run()
+    (after,) = driver.new_requests()
+    assert after.execution_id != before.execution_id
+
+
+def test_a_key_that_comes_again_with_another_input_starts_nothing_and_is_counted(shop: Any) -> None:
+    driver = shop("counter")
+    for lines in (["apple"], ["apple"], ["pear"]):
+        driver.send_raw("counter.in", json.dumps({"id": "b1", "lines": lines}).encode())
+    driver.run()
+    assert len(driver.requests()) == 1
+    assert driver.metric("kawait_no_ops_total", reason="duplicate-submission") == 1
+    assert driver.metric("kawait_no_ops_total", reason="duplicate-other-content") == 1
 
 
 @pytest.mark.parametrize(

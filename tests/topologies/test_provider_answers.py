@@ -195,6 +195,7 @@ POISON: dict[str, tuple[bytes | None, str]] = {
     "no-fields": (b'{"hello": 1}', "missing-fields"),
     "no-payload": (b'{"interactionId": "x"}', "missing-fields"),
     "a-list": (b"[1, 2]", "missing-fields"),
+    "wrong-member": (b'{"interactionId": "x", "actor": 5, "responsePayload": {}}', "wrong-member"),
     "too-large": (b'{"x": "' + b"y" * 5_000_000 + b'"}', "too-large"),
     "deep": (b'{"x":' * 100_000, "not-json"),
     "deep-list": (b"[" * 100_000, "missing-fields"),
@@ -342,14 +343,14 @@ def test_equal_keys_of_two_recipients_do_not_meet(shop: Any) -> None:
     assert len(requests) == 6
     for request in requests:
         if request.execution_id == one:
-            driver.send_raw(ANSWERED, envelope(request, price(request), idempotencyKey="1"))
+            driver.send_raw(ANSWERED, envelope(request, price(request), idempotencyKey=request.idempotency_key))
     driver.run()
     assert driver.status(one) == "SUCCEEDED"
     assert driver.status(two) in {"RUNNING", "WAITING_EXTERNAL"}
     assert "BoundaryCompletionAdmitted" not in driver.fact_names(two)
     for request in requests:
         if request.execution_id == two:
-            driver.send_raw(ANSWERED, envelope(request, price(request), idempotencyKey="1"))
+            driver.send_raw(ANSWERED, envelope(request, price(request), idempotencyKey=request.idempotency_key))
     driver.run()
     assert driver.status(two) == "SUCCEEDED"
     assert driver.refusals() == []

@@ -67,7 +67,7 @@ def test_of_an_object_it_is_known_that_it_was_done_until_retention_keys_are_over
     driver.run()
     assert len(driver.requests()) == 3, "it is a duplicate still"
     assert driver.execution(done) == stub
-    driver.advance(21 * DAY_MS)
+    driver.advance(22 * DAY_MS)
     assert driver.execution(done) == stub
     driver.advance(2 * DAY_MS)
     assert driver.execution(done) is None

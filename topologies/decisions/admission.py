@@ -6,6 +6,7 @@ token proves what it should, and its payload validated (and projected) against t
     1 known?      execution, step and item exist, tenant fits                          else unknown
     2 reached?    the interaction was dispatched                                       else held early, within bounds
     3 proven?     the token fits this interaction (mandatory under signedResumeToken)  else bad-token
+                  a key that it names is the request's                                 else wrong-key
     4 answered?   equal to the first answer: duplicate                                 else conflict
     5 open?       unit open, not timed out, came in before the deadline (where known)  else cancelled or late
     6 shaped?     the payload is of the step's type                                    else wrong-shape
@@ -70,6 +71,8 @@ def admit(pipeline: Pipeline, answer: Answer, rows: Standing, *, live: bool, now
         return _before_dispatch(step, answer, rows, now_ms=now_ms)
     if not _proven(step, answer):
         return [Refuse("bad-token", "the resume token does not prove this interaction", step)]
+    if answer.completion.idempotency_key not in (None, interaction.idempotency_key):
+        return [Refuse("wrong-key", "its idempotencyKey is not the request's: it may be meant for another one", step)]
     shape = answer.shape
     assert shape is not None, "an interaction exists, so its step gave the answer a shape"
     if interaction.status is _COMPLETED and not interaction.timed_out:

@@ -4,7 +4,8 @@ Theory of operation. `advance` is level-triggered: it looks at what is true and 
 after a restart, and twice in a row. The shell calls it for each execution that a batch touched, and for each open one it takes over,
 until it says nothing more. `RunningWork` and `OpenSessions` tell it what this process is doing already; nothing durable depends on that.
 
-    QUEUED, RUNNING   at a run step   -> run the segment up to the next boundary; a stream into an await opens its unit and a session
+    QUEUED, RUNNING   before the first request, where it may be in vain -> look ahead
+                      at a run step   -> run the segment up to the next boundary; a stream into an await opens its unit and a session
                       at an await     -> open the unit, send the request, park
                       at the end      -> publish, then succeed
                       window ran dry  -> resume at the next aggregate or the end; stream ended without a session -> park
@@ -23,8 +24,17 @@ from state.keys import interaction_key, unit_key
 from state.segment_input import View, segment_input
 from state.unit import UnitRecord, UnitStatus
 from topologies.decisions import publication
+from topologies.decisions.ahead import is_worth_a_look
 from topologies.decisions.continuation import fail_settled
-from topologies.decisions.decision import Append, CloseSession, Decisions, OpenSession, RunSegment, StartSweep
+from topologies.decisions.decision import (
+    Append,
+    CloseSession,
+    Decisions,
+    LookAhead,
+    OpenSession,
+    RunSegment,
+    StartSweep,
+)
 from topologies.decisions.dispatch import dispatch, open_unit
 from topologies.decisions.ending import fail
 from topologies.pipeline.items import SourceItem, idempotency_key
@@ -36,7 +46,10 @@ class RunningWork(Protocol):
     """What this process is running for an execution; lost with the process, and nothing depends on it."""
 
     def is_running(self, execution_id: str) -> bool:
-        """A segment, a publication or a collection of it is on the worker pool."""
+        """A segment, a publication, a collection or a look ahead of it is on the worker pool."""
+
+    def has_looked(self, execution_id: str) -> bool:
+        """A look ahead of it has just ended."""
 
 
 class OpenSessions(Protocol):
@@ -69,7 +82,7 @@ def advance(
         case ExecutionStatus.WAIT_RETRY if (execution.due_ms or 0) > now_ms:
             return []
         case _:
-            return _go_on(pipeline, execution, unit, view, sessions, now_ms=now_ms)
+            return _go_on(pipeline, execution, unit, view, work, sessions, now_ms=now_ms)
 
 
 def _resume(pipeline: Pipeline, execution: ExecutionRecord, unit: UnitRecord, *, now_ms: int) -> Decisions:
@@ -130,6 +143,7 @@ def _go_on(
     execution: ExecutionRecord,
     unit: UnitRecord | None,
     view: View,
+    work: RunningWork,
     sessions: OpenSessions,
     *,
     now_ms: int,
@@ -139,12 +153,22 @@ def _go_on(
     if unit is not None and unit.itemised and unit.is_open and unit.step_number >= execution.step_index:
         return _dispatching(pipeline, execution, unit, sessions, now_ms=now_ms)
     boundary = pipeline.next_await(execution.step_index)
+    if boundary is not None and _should_look(pipeline, execution, boundary, view, work):
+        return [LookAhead(execution.execution_id, boundary)]
     if boundary is not None and pipeline.await_step(boundary).itemised:
         return _open_stream(pipeline, execution, boundary, view, now_ms=now_ms)
     if boundary == execution.step_index:
         return _ask(pipeline, execution, pipeline.await_step(boundary), view, now_ms=now_ms)
     stop = len(pipeline.steps) if boundary is None else boundary
     return [_start(execution, now_ms), RunSegment(execution.execution_id, execution.step_index, stop)]
+
+
+def _should_look(pipeline: Pipeline, execution: ExecutionRecord, boundary: int, view: View, work: RunningWork) -> bool:
+    """Whether the first request is next, and something may be known that makes it vain: looked for once, and again after a restart."""
+    if not is_worth_a_look(pipeline, boundary) or work.has_looked(execution.execution_id):
+        return False
+    is_next = boundary == execution.step_index or pipeline.await_step(boundary).itemised
+    return is_next and view.get(unit_key(unit_id_of(execution.execution_id, boundary))) is None
 
 
 def _start(execution: ExecutionRecord, now_ms: int) -> Append:

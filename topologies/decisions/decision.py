@@ -52,7 +52,7 @@ class Refuse(msgspec.Struct, frozen=True, gc=False):
     """Write the answer to the refusals topic.
 
     Attributes:
-        reason: unknown, late, conflict, cancelled, bad-token, wrong-shape or too-early.
+        reason: unknown, late, conflict, cancelled, bad-token, wrong-key, wrong-shape or too-early.
         kept: It stays on its row, for a redrive.
     """
 
@@ -141,6 +141,13 @@ class RunSegment(msgspec.Struct, frozen=True, gc=False):
     stop: int
 
 
+class LookAhead(msgspec.Struct, frozen=True, gc=False):
+    """After commit: find out what can be known before the first request, which the await step at `boundary` sends."""
+
+    execution_id: str
+    boundary: int
+
+
 class OpenSession(msgspec.Struct, frozen=True, gc=False):
     """After commit: read the source by demand and dispatch its items."""
 
@@ -207,6 +214,7 @@ Decision = (
     | StartSweep
     | EndSweep
     | RunSegment
+    | LookAhead
     | OpenSession
     | CloseSession
     | Publish

@@ -13,6 +13,9 @@ from state.execution import ExecutionRecord
 from topologies.decisions.decision import Append, Decisions, DeleteRows
 from topologies.pipeline.model import Retention
 
+CLOCKS_APART_MS = 86_400_000
+"""A stub is kept for so much longer than a lister takes objects: its file server, its worker and ours may go by different clocks."""
+
 
 class Fate(Enum):
     """What retention does with an execution."""
@@ -28,7 +31,7 @@ def fate(execution: ExecutionRecord, retention: Retention, *, now_ms: int) -> Fa
     ended_ms_ago = now_ms - execution.updated_at_ms
     if not execution.is_terminal or ended_ms_ago <= retention.executions_ms:
         return Fate.KEPT
-    if execution.origin == "person" or ended_ms_ago > retention.keys_ms:
+    if execution.origin == "person" or ended_ms_ago > retention.keys_ms + CLOCKS_APART_MS:
         return Fate.DELETED
     return Fate.KEPT if execution.forgotten else Fate.BECOMES_STUB
 

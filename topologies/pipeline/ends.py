@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from string import Formatter
-from typing import Literal
+from typing import Final, Literal
 
 from topologies.pipeline.payloads import PayloadType
 
@@ -61,21 +61,34 @@ class CheckpointSource:
     publication: str
 
 
+ObjectFormat = Literal["csv", "jsonl"]
+OBJECT_FORMATS: Final[tuple[ObjectFormat, ...]] = ("csv", "jsonl")
+
+OBJECT_KEY_FIELDS: Final = ("groupKey", "inputName", "inputStem", "executionId", "date")
+"""What an object's name may be made of: the group, the input object's name with and without its last suffix, the execution, and the UTC day
+of its submission."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectOutput:
     """Outputs gathered into objects.
 
     Attributes:
         location: Absolute.
-        key: Template of the object's name; `{groupKey}` is the group.
+        key: Template of the object's name, of `OBJECT_KEY_FIELDS`.
         group_by: Field of the output that names the group; None: the input object's name.
     """
 
     provider: str
     location: Path
     key: str
-    format: Literal["csv"]
+    format: ObjectFormat
     group_by: str | None
+
+    @property
+    def key_fields(self) -> tuple[str, ...]:
+        """The placeholders of the key."""
+        return template_fields(self.key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,15 +32,34 @@ class SourceItem(msgspec.Struct, frozen=True, array_like=True, gc=False):
     idempotency_key: str
 
 
+class Keys:
+    """The keys of one step's requests; made once for a stream, as every item has a key."""
+
+    def __init__(self, step: AwaitStep) -> None:
+        self._step_id = step.step_id
+        self._fields = fields = step.idempotency_key_fields
+        self._input = step.input
+        names = [step.step_id, *(f"{field}=" for field in fields)]
+        escaped = [name.replace("%", "%%") for name in names]
+        self._fill = ":".join([escaped[0], *(f"{name}%s" for name in escaped[1:])]).__mod__
+        self._colons = len(fields) + sum(name.count(":") for name in names)
+
+    def of(self, value: Any) -> str:
+        """The key of the first request with the declared fields of `value`."""
+        key = self._fill(tuple(self._input.field_texts(value, self._fields)))
+        if key.count(":") != self._colons or "\\" in key or "<" in key:  # a value may need to be written otherwise
+            key = self._fill(tuple(self._input.key_texts(value, self._fields)))
+        if len(key) <= KEY_CHARS_MAX:
+            return key
+        return f"{self._step_id}:sha256:{hashlib.sha256(key.encode()).hexdigest()}"
+
+
 def idempotency_key(step: AwaitStep, execution_id: str, value: Any, item_index: int | None) -> str:
     """The provider's key for one request; of the first item with its fields, see `repeated_key`."""
-    fields = step.idempotency_key_fields
-    if not fields:
-        item = "" if item_index is None else f":item={item_index}"
-        return f"{execution_id}:{step.step_id}{item}"
-    texts = step.input.key_texts(value, fields)
-    key = ":".join([step.step_id, *map("=".join, zip(fields, texts, strict=True))])
-    return key if len(key) <= KEY_CHARS_MAX else f"{step.step_id}:sha256:{hashlib.sha256(key.encode()).hexdigest()}"
+    if step.idempotency_key_fields:
+        return Keys(step).of(value)
+    item = "" if item_index is None else f":item={item_index}"
+    return f"{execution_id}:{step.step_id}{item}"
 
 
 def repeated_key(key: str, number: int) -> str:
@@ -52,8 +71,8 @@ def aggregate_key(step: AwaitStep, execution_id: str, values: Iterable[Any]) -> 
     """The key of one request about many items: the fields of all of them in order, hashed; other items or another order, another key."""
     if not step.idempotency_key_fields:
         return idempotency_key(step, execution_id, None, None)
-    digest = hashlib.sha256()
+    digest, keys = hashlib.sha256(), Keys(step)
     for value in values:
-        key = idempotency_key(step, execution_id, value, None).encode()
+        key = keys.of(value).encode()
         digest.update(len(key).to_bytes(4, "big") + key)  # the length keeps two items apart from one
     return f"{step.step_id}:all:sha256:{digest.hexdigest()}"

@@ -5,27 +5,31 @@ Rules
   2. One value has one canonical JSON text: decimals as strings, timestamps as RFC 3339, unions with their discriminator,
      fields in the model's order under the names that validation accepts. What is written can be read back as the same arm;
      a union whose arms cannot be told apart in JSON is therefore refused here, when the pipeline loads.
+     So is any type of which no JSON leads back to its values; of one that may not, each value is read back when it was written
+     (`topologies.pipeline.lossless`).
   3. A value that has passed `validate` is of exactly one declared arm: an instance of a subclass becomes the declared arm,
      because its JSON would become that after a restart, and both ways must give the same output (DESIGN 7).
 
-Hot path: `validate_json`, `to_json` and `accepts` run for every item; they are, or call, the compiled ones.
+Hot path: `validate_json`, `to_json` and `accepts` run for every item; for a type that is proved lossless they are, or call, the compiled ones.
 """
 
 from __future__ import annotations
 
-import re
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
 from decimal import Decimal
 from functools import lru_cache
 from operator import attrgetter
-from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
+from typing import Annotated, Any, Union, cast, get_args, get_origin
 
-from pydantic import AliasChoices, BaseModel, TypeAdapter, ValidationError
-from pydantic_core import to_jsonable_python
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import to_json, to_jsonable_python
 from typing_extensions import TypeAliasType, override
 
 from schemas.errors import UsageError
+from topologies.pipeline import values
+from topologies.pipeline.lossless import Lossy, Proof, prove, refuse_look_alikes, unwrapped
 
 Alternative = Any
 """One arm as the author wrote it: a model class, or a parametrised `list`."""
@@ -54,13 +58,18 @@ class Misfit(ValueError):
 
     @classmethod
     def of(cls, type_name: str, error: Exception) -> Misfit:
-        """From what a validator raised."""
+        """From what a validator raised; a misfit is told as it is."""
+        if isinstance(error, cls):
+            return error
         if isinstance(error, ValidationError):
             found = error.errors(include_url=False, include_input=False)[:MISFITS_SHOWN]
             told = "; ".join(f"{'.'.join(map(str, each['loc'])) or 'value'}: {each['msg']}" for each in found)
         else:
             told = str(error)
-        return cls(f"not a {type_name}: {told}"[:MISFIT_CHARS_MAX])
+        told = f"not a {type_name}: {told}"[:MISFIT_CHARS_MAX]
+        return cls(
+            told.encode(errors="backslashreplace").decode()
+        )  # a name that is not UTF-8 must not break who tells it
 
 
 class PayloadType:
@@ -71,19 +80,24 @@ class PayloadType:
         python_type: The type as the author wrote it.
         alternatives: The union's arms flattened, as written; one entry when it is no union.
         arms: The run-time class of each alternative (`list` for a list), fit for `isinstance`.
-        validate_json: Decodes canonical or foreign JSON into a typed value; raises pydantic.ValidationError where it is not JSON,
-            or not of this type.
+        validate_json: Decodes canonical JSON into a typed value; raises pydantic.ValidationError where it is not JSON, or not of this
+            type. JSON from outside is for `read`: its numbers may have more digits than pydantic keeps.
+        to_json: The canonical JSON of a typed value, UTF-8; raises Misfit where the value is not of this type, or its JSON would be read
+            back as another value.
     """
 
     __slots__ = (
         "_accepted",
         "_exact",
+        "_proof",
         "_serialize",
+        "_serialize_python",
         "_validate_python",
         "alternatives",
         "arms",
         "name",
         "python_type",
+        "to_json",
         "validate_json",
     )
 
@@ -97,14 +111,21 @@ class PayloadType:
         self.python_type = python_type
         self.alternatives = tuple(_alternatives(python_type, name))
         self.arms: tuple[type, ...] = tuple(dict.fromkeys(_run_time_class(arm) for arm in self.alternatives))
-        _refuse_look_alikes(name, python_type, self.alternatives)
-        _refuse_lossy(self.alternatives)
         adapter = _compile(name, python_type)
+        self._proof = _proved(name, python_type, self.alternatives, adapter)
         self._exact = frozenset(arm for arm in self.arms if arm is not list)
         self._accepted = dict.fromkeys(self._exact, True)
         self.validate_json: Callable[[bytes | str], Any] = adapter.validator.validate_json
         self._validate_python = adapter.validator.validate_python
         self._serialize = adapter.serializer.to_json
+        self._serialize_python = adapter.serializer.to_python
+        asks = self._proof.reads_back or self._proof.has_floats or self._proof.has_sets
+        self.to_json: Callable[[Any], bytes] = self._write_checked if asks else self._write
+
+    @property
+    def has_decimals(self) -> bool:
+        """Whether a value may hold a decimal."""
+        return self._proof.has_decimals
 
     @classmethod
     def union(cls, members: Iterable[PayloadType]) -> PayloadType:
@@ -131,28 +152,67 @@ class PayloadType:
             return typed
         return self.validate_json(self.to_json(typed))
 
-    def to_json(self, value: Any) -> bytes:
-        """The canonical JSON of a typed value, UTF-8.
+    def _write(self, value: Any) -> bytes:
+        try:
+            return self._serialize(value, by_alias=True, round_trip=True, warnings="error")
+        except ValueError as error:
+            raise self._misfit(values.why_unwritable(value, error)) from error
 
-        Raises:
-            ValueError: The value is not of this type, or was changed into something that is not.
-        """
-        return self._serialize(value, by_alias=True, round_trip=True, warnings="error")
+    def _write_checked(self, value: Any) -> bytes:
+        """The same for a type that is not proved lossless."""
+        data = self._write(value)
+        if self._proof.has_sets:
+            tree = self._serialize_python(value, mode="json", by_alias=True, round_trip=True, warnings="error")
+            data = to_json(values.sorted_sets(value, tree))
+        if self._proof.has_floats and (b"null" in data or b"NaN" in data or b"Infinity" in data):
+            self._refuse_no_number(value)
+        if self._proof.reads_back:
+            self._read_back(value, data)
+        return data
+
+    def _refuse_no_number(self, value: Any) -> None:
+        where = values.no_number(value)
+        if where is not None:
+            raise self._misfit(f"{where}: no finite number, which JSON cannot say")
+
+    def _read_back(self, value: Any, data: bytes) -> None:
+        try:
+            read = self.validate_json(data)
+        except ValidationError as error:
+            raise Misfit.of(self.name, error) from error
+        if read == value and self._write(read) == data:
+            return
+        where = values.difference(value, read)
+        if where is not None:
+            raise self._misfit(f"{where}: its JSON would be read back as another value")
+
+    def _misfit(self, told: str) -> Misfit:
+        return Misfit.of(self.name, ValueError(told))
 
     def read(self, data: bytes) -> Any:
-        """The typed value of JSON that comes from outside.
+        """The typed value of JSON that comes from outside: its decimals have the digits that it says, its floats are numbers.
 
         Raises:
-            Misfit: it is not JSON, or not of this type.
+            Misfit: it is not JSON, not of this type, or says what a value of it cannot hold.
         """
+        proof = self._proof
         try:
-            return self.validate_json(data)
+            value = self.validate_json(data)
+            if (proof.has_decimals and values.MAY_HAVE_FRACTION(data)) or (proof.has_ints and values.MAY_BE_LONG(data)):
+                value = values.with_digits(data, value, self.validate_json)
         except (ValueError, RecursionError) as error:
             raise Misfit.of(self.name, error) from error
+        if proof.has_floats and values.MAY_BE_NO_NUMBER(data):
+            self._refuse_no_number(value)
+        return value
 
     def same(self, left: bytes, right: bytes) -> bool:
-        """Whether two canonical texts mean the same value: equal bytes, or equal once decoded (1.0 and 1.00)."""
-        return left == right or bool(self.validate_json(left) == self.validate_json(right))
+        """Whether two JSON texts mean the same value: equal bytes, or equal once read (1.0 and 1.00, another order of a set).
+
+        Raises:
+            Misfit: One of them is not of this type.
+        """
+        return left == right or values.normal_form(self.read(left)) == values.normal_form(self.read(right))
 
     def accepts(self, value: Any) -> bool:
         """Whether a typed value is of one of the arms: the routing test of a branch."""
@@ -186,12 +246,16 @@ class PayloadType:
         """
         return _text(_value_at(value, path))
 
-    def key_texts(self, value: Any, paths: tuple[str, ...]) -> list[str]:
-        """`field_text` of several fields for a key that joins them by `:`, so that different values never give one key."""
+    def field_texts(self, value: Any, paths: tuple[str, ...]) -> list[str]:
+        """`field_text` of several fields at once; at a third of the cost, as every item of a stream has a key."""
         return [
-            part if type(part) is str and _is_plain(part) else _key_text(part)
+            part if type(part) is str else _text(part)
             for part in _values_of(cast("Alternative", type(value)), paths)(value)
         ]
+
+    def key_texts(self, value: Any, paths: tuple[str, ...]) -> list[str]:
+        """The same for a key that joins them by `:`, written so that different values never give one key."""
+        return [_key_text(part) for part in _values_of(cast("Alternative", type(value)), paths)(value)]
 
     def _is_exact_list(self, value: list[Any]) -> bool:
         models = {
@@ -224,18 +288,33 @@ def _compile(name: str, python_type: Any) -> TypeAdapter[Any]:
     return adapter
 
 
-def _unwrapped(python_type: Any) -> Any:
-    while True:
-        if isinstance(python_type, TypeAliasType):
-            python_type = python_type.__value__
-        elif get_origin(python_type) is Annotated:
-            python_type = get_args(python_type)[0]
-        else:
-            return python_type
+def _proved(name: str, python_type: Any, alternatives: tuple[Alternative, ...], adapter: TypeAdapter[Any]) -> Proof:
+    try:
+        if not _has_discriminator(python_type):  # else pydantic itself checks it
+            refuse_look_alikes(name, [arm for arm in alternatives if not _is_list(arm)])
+        proof = prove(adapter.core_schema)
+        for model in proof.models:
+            _refuse_lossy_fields(model)
+    except Lossy as error:
+        raise PayloadTypeError(str(error), error.advice) from error
+    return proof
+
+
+def _refuse_lossy_fields(model: type[BaseModel]) -> None:
+    """Refuse a model whose JSON lacks a field, or has it under a name that validation does not read."""
+    for attribute, info in model.model_fields.items():
+        if info.exclude or getattr(info, "exclude_if", None):
+            raise Lossy(
+                f"{model.__name__}.{attribute} is excluded from JSON and would be lost", "remove exclude and exclude_if"
+            )
+        written = info.serialization_alias or attribute
+        if written not in values.readable_names(model, attribute):
+            message = f"{model.__name__}.{attribute} is written as {written!r}, which validation does not read"
+            raise Lossy(message, "use one alias for both: Field(alias=...)")
 
 
 def _alternatives(python_type: Any, name: str) -> Iterator[Alternative]:
-    bare = _unwrapped(python_type)
+    bare = unwrapped(python_type)
     origin = get_origin(bare)
     if origin in (Union, types.UnionType):
         for member in get_args(bare):
@@ -275,78 +354,11 @@ def _list_matches(value: list[Any], arm: Alternative) -> bool:
     return all(isinstance(item, members) for item in value)
 
 
-def _refuse_look_alikes(name: str, python_type: Any, alternatives: tuple[Alternative, ...]) -> None:
-    """Refuse a plain union in which the JSON of one arm would be read as another arm.
-
-    Without a discriminator pydantic takes the arm that uses most fields, the first of equals. The JSON of `right` is read
-    as `left` when `left` needs nothing that it lacks and knows all that it has, unless a Literal field differs.
-    """
-    if _has_discriminator(python_type):
-        return  # pydantic itself checks it
-    models = [arm for arm in alternatives if not _is_list(arm)]
-    for index, right in enumerate(models):
-        for left in models[:index] + models[index + 1 :]:
-            if _reads_as(right, left):
-                raise PayloadTypeError(
-                    f"{left.__name__} and {right.__name__} of {name} cannot be told apart in JSON",
-                    'give each a field such as `kind: Literal["..."] = "..."` with its own value',
-                )
-
-
-def _reads_as(source: type[BaseModel], target: type[BaseModel]) -> bool:
-    required = {field for field, info in target.model_fields.items() if info.is_required()}
-    written = set(source.model_fields)
-    if not required <= written or not written <= set(target.model_fields):
-        return False
-    return not any(
-        _literals(source, field).isdisjoint(_literals(target, field))
-        for field in written
-        if _both_literal(source, target, field)
-    )
-
-
-def _literals(model: type[BaseModel], field: str) -> frozenset[Any]:
-    annotation = _unwrapped(model.model_fields[field].annotation)
-    return frozenset(get_args(annotation)) if get_origin(annotation) is Literal else frozenset()
-
-
-def _both_literal(source: type[BaseModel], target: type[BaseModel], field: str) -> bool:
-    return bool(_literals(source, field)) and bool(_literals(target, field))
-
-
 def _has_discriminator(python_type: Any) -> bool:
     while isinstance(python_type, TypeAliasType):
         python_type = python_type.__value__
     metadata = get_args(python_type)[1:] if get_origin(python_type) is Annotated else ()
     return any(getattr(mark, "discriminator", None) is not None for mark in metadata)
-
-
-def _refuse_lossy(alternatives: tuple[Alternative, ...]) -> None:
-    """Refuse models whose own JSON does not lead back to them (rule 2): the value would change in a restart."""
-    for model in alternatives:
-        if _is_list(model):
-            _refuse_lossy(tuple(_alternatives(get_args(model)[0], "")))
-            continue
-        for attribute, info in model.model_fields.items():
-            if info.exclude:
-                raise PayloadTypeError(
-                    f"{model.__name__}.{attribute} is excluded from JSON and would be lost", "remove exclude=True"
-                )
-            written = info.serialization_alias or attribute
-            if written not in _readable_names(model, attribute):
-                message = f"{model.__name__}.{attribute} is written as {written!r}, which validation does not read"
-                raise PayloadTypeError(message, "use one alias for both: Field(alias=...)")
-
-
-def _readable_names(model: type[BaseModel], attribute: str) -> set[str]:
-    alias = model.model_fields[attribute].validation_alias
-    by_name = model.model_config.get("populate_by_name") or model.model_config.get("validate_by_name")
-    names = {attribute} if alias is None or by_name else set()
-    if isinstance(alias, AliasChoices):
-        names.update(choice for choice in alias.choices if isinstance(choice, str))
-    elif isinstance(alias, str):
-        names.add(alias)
-    return names
 
 
 @lru_cache(maxsize=1_024)
@@ -388,7 +400,7 @@ def _has_path(alternative: Alternative, path: list[str]) -> bool:
 
 
 def _models_in(annotation: Any) -> Iterator[Alternative]:
-    bare = _unwrapped(annotation)
+    bare = unwrapped(annotation)
     if get_origin(bare) in (Union, types.UnionType):
         for member in get_args(bare):
             yield from _models_in(member)
@@ -402,15 +414,13 @@ def _text(value: Any) -> str:
     if value is None:
         return NULL_TEXT
     if isinstance(value, Decimal):
-        return str(value)
+        return values.decimal_text(value)
+    if isinstance(value, datetime):
+        return values.moment_text(value)
     plain = to_jsonable_python(value)
     if isinstance(plain, bool):
         return "true" if plain else "false"
     return str(plain)
-
-
-_is_plain = re.compile(r"[^:\\<]*").fullmatch
-"""Whether a text stands in a key as it is."""
 
 
 def _key_text(value: Any) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 from schemas.topics import TOPICS
 from topologies.pipeline.ends import template_fields
+from topologies.pipeline.key_fields import key_field_problem
 from topologies.pipeline.payloads import PayloadType, PayloadTypeError
 from topologies.pipeline.projection import Projection
 from topologies.pipeline.steps import Cardinality
@@ -220,6 +221,8 @@ class Binding:
             elif request is not None and not request.has_field(text):
                 known = ", ".join(request.field_names())
                 fields.problems.add(node, where, f"{request.name} has no field {text!r}", f"use fields of it: {known}")
+            elif request is not None and (problem := key_field_problem(request, text)) is not None:
+                fields.problems.add(node, where, *problem)
             seen.add(text)
         return tuple(text for text, _ in read)
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from topologies.pipeline.cells import no_rows
 from topologies.pipeline.ends import (
+    OBJECT_FORMATS,
+    OBJECT_KEY_FIELDS,
     SETTLE_DEFAULT_MS,
     After,
     CheckpointOutput,
@@ -152,37 +155,50 @@ def _object_output(
     below: Fields, output_type: PayloadType | None, source: Source | None, binding: Binding
 ) -> ObjectOutput | None:
     provider, location = _provider(below), binding.location(below)
-    below.choice("format", ("csv",))
-    key = _object_key(below)
+    row_format = below.choice("format", OBJECT_FORMATS) or "csv"
     group_by = below.text("groupBy")
+    key = _object_key(below, source, grouped=below.has("groupBy"))
     if group_by is not None and output_type is not None and not output_type.has_field(group_by):
         known = ", ".join(output_type.field_names())
         below.note("groupBy", f"{output_type.name} has no field {group_by!r}", f"use one of: {known}")
-    if group_by is None and source is not None and not isinstance(source, ObjectSource):
-        below.note("key", "no input object names the groups", "add groupBy: with a field of the output")
+    if row_format == "csv" and output_type is not None and (nested := no_rows(output_type)):
+        where = "format" if below.has("format") else "to"
+        below.note(where, f"a csv row has no cell for {', '.join(nested)} of {output_type.name}", "write format: jsonl")
     if provider is None or location is None or key is None:
         return None
-    return ObjectOutput(provider=provider, location=location, key=key, format="csv", group_by=group_by)
+    return ObjectOutput(provider=provider, location=location, key=key, format=row_format, group_by=group_by)
 
 
-def _object_key(below: Fields) -> str | None:
+def _object_key(below: Fields, source: Source | None, *, grouped: bool) -> str | None:
     key = below.text("key", required='write key: "{groupKey}.out"')
     if key is None:
         return None
+    problem = _key_problem(key, source, grouped=grouped)
+    if problem is None:
+        return key
+    below.note("key", *problem)
+    return None
+
+
+def _key_problem(key: str, source: Source | None, *, grouped: bool) -> tuple[str, str] | None:
+    """What is wrong with the name of an output object, and what to write."""
     try:
         names = template_fields(key)
-    except ValueError:
-        names = ()
-    if names != ("groupKey",):
-        below.note(
-            "key",
-            f"{key!r} must hold {{groupKey}} once and no other placeholder",
-            'write for example "{groupKey}.out"',
-        )
-    elif key.startswith("/") or ".." in key.split("/"):
-        below.note("key", f"{key!r} leaves the location", "write a path below it")
-    else:
-        return key
+    except ValueError as error:
+        return str(error), 'write for example "{groupKey}.out"'
+    unknown = [name for name in names if name not in OBJECT_KEY_FIELDS]
+    if unknown:
+        known = ", ".join(f"{{{name}}}" for name in OBJECT_KEY_FIELDS)
+        return f"{key!r} has a placeholder {{{unknown[0]}}} that no output object has", f"use: {known}"
+    if grouped and "groupKey" not in names:
+        return f"{key!r} must hold {{groupKey}}, or all groups are one object", 'write for example "{groupKey}.out"'
+    if not grouped and not set(names) - {"date"}:
+        return f"{key!r} names one object for all executions", 'write for example "{groupKey}.out"'
+    by_input = {"inputName", "inputStem"} if grouped else {"inputName", "inputStem", "groupKey"}
+    if source is not None and not isinstance(source, ObjectSource) and by_input & set(names):
+        return "no input object names the groups", 'add groupBy: with a field of the output, or use "{executionId}"'
+    if key.startswith("/") or ".." in key.split("/"):
+        return f"{key!r} leaves the location", "write a path below it"
     return None
 
 

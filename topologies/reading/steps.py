@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -302,11 +303,23 @@ def _on_timeout(fields: Fields, output: PayloadType | None) -> Skip | Value | No
         return Skip()
     if node is None or output is None:
         return None
+    given = plain(node)
+    if output.has_decimals and (long := _long_float(given)) is not None:
+        choice.note("value", f"{long!r} has more digits than YAML keeps of a number", "put it into quotes")
+        return None
     try:
-        return Value(json=output.to_json(output.validate(plain(node))))
+        return Value(json=output.to_json(output.validate(given)))
     except ValueError as error:
         choice.note("value", f"the value is {Misfit.of(output.name, error)}", "write a value of the step's output type")
         return None
+
+
+def _long_float(given: Any) -> float | None:
+    """A number with a point whose digits YAML may have cut."""
+    if isinstance(given, float):
+        return given if sum(map(str.isdigit, repr(given).partition("e")[0])) > sys.float_info.dig else None
+    parts = given.values() if isinstance(given, dict) else given if isinstance(given, list) else ()
+    return next((found for part in parts if (found := _long_float(part)) is not None), None)
 
 
 def _remind_after(fields: Fields, timeout_ms: int | None) -> int | None:

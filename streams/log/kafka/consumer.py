@@ -137,9 +137,8 @@ class KafkaGroupConsumer:
         self._closed = False
         self._polling = _Polling(settings.group_consumer(group, instance), settings.bootstrap, note)
         self._client = self._polling.client
-        self._client.subscribe(
-            list(topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
-        )
+        self._topics = list(topics)
+        self._subscribe()
 
     def poll(self, records_max: int, timeout_s: float) -> list[Record]:
         """Take what is there: wait for the first record, then drain without waiting."""
@@ -157,6 +156,16 @@ class KafkaGroupConsumer:
             records = self._polling.convert(messages, self._ends.__setitem__)
             if records or timeout_s <= 0:
                 return records
+
+    def rejoin(self) -> None:
+        """Join the group once more. Measured: a static member sends no leave, and as the group's leader it makes the group share out anew."""
+        self._client.unsubscribe()
+        self._subscribe()
+
+    def _subscribe(self) -> None:
+        self._client.subscribe(
+            self._topics, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+        )
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
         """Stop reading from these."""

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from confluent_kafka import (
     Consumer,
+    ConsumerGroupState,
     ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
@@ -43,11 +44,16 @@ from streams.log.seam import Isolation, Rebalance, TopicPartition, TopicState
 _T = TypeVar("_T")
 
 _STALE = frozenset(
-    {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH}
+    {
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001 - the client's own code
+    }
 )
-"""Measured: after a restart of the broker the admin client goes on asking with the leader epochs that it knew, and is refused until it
-has listed all topics anew."""
-_PASSING = frozenset({KafkaError.LEADER_NOT_AVAILABLE, NO_LEADER}) | _STALE
+"""Measured: after a restart of the broker the admin client goes on asking with the leader epochs that it knew, and of a topic that has grown
+it knows the former partitions only, until it has listed all topics anew."""
+_PASSING = frozenset({KafkaError.LEADER_NOT_AVAILABLE, NO_LEADER, KafkaError.UNSTABLE_OFFSET_COMMIT}) | _STALE
 _PASSING_WAIT_S = 0.05
 _ISOLATION = {"committed": IsolationLevel.READ_COMMITTED, "uncommitted": IsolationLevel.READ_UNCOMMITTED}
 
@@ -145,15 +151,15 @@ class KafkaLog:
         return self._until(timeout_s, f"offsets of {_names(partitions)}", ask)
 
     def group_offsets(
-        self, group: str, partitions: Sequence[TopicPartition], timeout_s: float
+        self, group: str, partitions: Sequence[TopicPartition], timeout_s: float, *, stable: bool = False
     ) -> dict[TopicPartition, int | None]:
-        """What any group has committed; a pending transaction is not waited for."""
+        """What any group has committed; `stable` waits for the end of a pending transaction."""
         if not partitions:
             return {}
         asked = ConsumerGroupTopicPartitions(group, [ClientPartition(at.topic, at.partition) for at in partitions])
 
         def ask(left_s: float) -> dict[TopicPartition, int | None]:
-            answers = self._admin.list_consumer_group_offsets([asked], require_stable=False, request_timeout=left_s)
+            answers = self._admin.list_consumer_group_offsets([asked], require_stable=stable, request_timeout=left_s)
             found: dict[TopicPartition, int | None] = {}
             for at in answers[group].result(left_s).topic_partitions:
                 if at.error is not None:
@@ -177,6 +183,18 @@ class KafkaLog:
         def ask(left_s: float) -> bool:
             described = self._admin.describe_consumer_groups([group], request_timeout=left_s)[group].result(left_s)
             return any(member.group_instance_id == instance for member in described.members)
+
+        return self._until(timeout_s, f"members of group {group}", ask)
+
+    def assigned(self, group: str, timeout_s: float) -> set[TopicPartition] | None:
+        """What the members of a group read, all together; None while they are sharing out."""
+
+        def ask(left_s: float) -> set[TopicPartition] | None:
+            described = self._admin.describe_consumer_groups([group], request_timeout=left_s)[group].result(left_s)
+            if described.state is not ConsumerGroupState.STABLE:
+                return None
+            shares = (member.assignment.topic_partitions for member in described.members)
+            return {TopicPartition(at.topic, at.partition) for share in shares for at in share}
 
         return self._until(timeout_s, f"members of group {group}", ask)
 

@@ -46,6 +46,7 @@ _GROUP: Settings = {
     "session.timeout.ms": SESSION_TIMEOUT_MS,
     "heartbeat.interval.ms": 1_000,
     "max.poll.interval.ms": 60_000,
+    "topic.metadata.refresh.interval.ms": 5_000,  # a partition that is added is read within seconds; the default is 5 min
     "fetch.wait.max.ms": 50,  # bounds how long a partition just resumed waits for the fetch under way
 }
 

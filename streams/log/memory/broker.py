@@ -82,6 +82,11 @@ class MemoryTopic:
         """Records carry the broker's time, not their producer's."""
         self.record_bytes_max = int(spec.config.get("max.message.bytes", _TOPIC_BYTES_DEFAULT))
 
+    def grow(self, partitions: int) -> None:
+        """Add partitions, up to so many."""
+        self.spec = self.spec._replace(partitions=partitions)
+        self.partitions += [Partition() for _ in range(partitions - len(self.partitions))]
+
 
 class Member:
     """A member of a group as the group knows it."""
@@ -216,10 +221,6 @@ class Broker:
         """Java's partitioner; without a key, in turns."""
         number = self.draw() if key is None else murmur2(key) & 0x7FFFFFFF
         return number % len(topic.partitions)
-
-    def stamp(self, topic: MemoryTopic, sent_ms: int) -> int:
-        """The timestamp of a record that is appended now and was made at `sent_ms` by its producer's clock."""
-        return self.clock.now_ms() if topic.stamps else sent_ms
 
     def refusal(self, topic: MemoryTopic, key: bytes | None, size: int) -> LogError | None:
         """Why the broker would not store a record."""

@@ -222,6 +222,12 @@ class MemoryGroupConsumer:
         """The membership as of the generation this member follows."""
         return MemoryMetadata(self.group, self.member_id, self._generation)
 
+    def rejoin(self) -> None:
+        """Join the group once more."""
+        with self._broker.changed:
+            self._broker.group(self.group).prepare()
+            self._broker.changed.notify_all()
+
     def close(self) -> None:
         """Revoke and leave; a static member only stops polling and leaves when its session ends."""
         if self._closed:

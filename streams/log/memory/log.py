@@ -12,6 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
+from schemas.errors import LogUnavailable
 from schemas.topics import TopicSettings
 from streams.clock import Clock, SystemClock
 from streams.log.memory.broker import Broker, CommitFault, MemoryTopic
@@ -89,13 +90,16 @@ class MemoryLog:
             return found
 
     def group_offsets(
-        self, group: str, partitions: Sequence[TopicPartition], timeout_s: float
+        self, group: str, partitions: Sequence[TopicPartition], timeout_s: float, *, stable: bool = False
     ) -> dict[TopicPartition, int | None]:
-        """What any group has committed; a pending transaction is not waited for."""
+        """What any group has committed; `stable` is refused while a transaction is pending."""
         del timeout_s
         with self._broker.changed:
             self._broker.check_available()
-            committed = self._broker.group(group).committed
+            found = self._broker.group(group)
+            if stable and any(not offsets.keys().isdisjoint(partitions) for offsets in found.pending.values()):
+                raise LogUnavailable(f"offsets of group {group!r} wait for an open transaction")
+            committed = found.committed
             return {at: committed.get(at) for at in partitions}
 
     def outsider(self, group: str) -> object:
@@ -110,6 +114,16 @@ class MemoryLog:
             found = self._broker.group(group)
             found.expire_closed(self._broker.clock.now_ms())
             return instance in found.instances
+
+    def assigned(self, group: str, timeout_s: float) -> set[TopicPartition] | None:
+        """What the members of a group read, all together; None while they are sharing out."""
+        del timeout_s
+        with self._broker.changed:
+            self._broker.check_available()
+            found = self._broker.group(group)
+            if found.rebalancing:
+                return None
+            return {at for member in found.members.values() for at in member.partitions}
 
     def topics(self, names: Sequence[str], timeout_s: float) -> dict[str, TopicState]:
         """State of those of `names` that exist."""
@@ -140,6 +154,12 @@ class MemoryLog:
         """Delete a topic; made again it has another id and starts at offset 0. Committed offsets stay, as in Kafka."""
         with self._broker.changed:
             self._broker.topics.pop(name)
+
+    def grow_topic(self, name: str, partitions: int) -> None:
+        """Add partitions to a topic. Who reads it hears of it at the next rebalance."""
+        with self._broker.changed:
+            topic = self._broker.topics[name]
+            topic.grow(partitions)
 
     def trim(self, partition: TopicPartition, before: int) -> None:
         """Drop records below `before`, as retention does; never beyond the last stable offset."""

@@ -109,7 +109,7 @@ class MemoryProducer:
             if self._id not in kept.open:
                 kept.open[self._id] = offset
                 open_.partitions[TopicPartition(topic, number)] = kept
-            at_ms = broker.stamp(known, self._clock.now_ms())
+            at_ms = broker.clock.now_ms() if known.stamps else self._clock.now_ms()
             kept.append(Record(topic, number, offset, at_ms, key, value, headers or _NO_HEADERS, known.stamps))
             open_.written.append((kept, offset))
             if on_offset is not None:
@@ -205,7 +205,7 @@ class MemoryPlainProducer:
                 raise refusal
             number = broker.choose(known, key) if partition is None else partition
             kept = broker.partition(TopicPartition(topic, number))
-            at_ms = broker.stamp(known, self._clock.now_ms())
+            at_ms = broker.clock.now_ms() if known.stamps else self._clock.now_ms()
             kept.append(Record(topic, number, kept.end, at_ms, key, value, headers or _NO_HEADERS, known.stamps))
             broker.changed.notify_all()
             return at_ms if known.stamps else None

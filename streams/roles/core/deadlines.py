@@ -25,6 +25,7 @@ from streams.roles.context import CoreContext
 from streams.roles.core.gates import Before, Gates, Lane
 from topologies.pipeline.transports import KafkaTransport
 
+_INTERACTION = INTERACTIONS[0]
 LOOK_AGAIN_MS = limits.CALL_TIMEOUT_DEFAULT_MS
 
 
@@ -79,7 +80,7 @@ class Deadlines:
 
     def _arm(self, key: bytes, record: Any, due_ms: int | None) -> None:
         """Set, move or remove the timer of a row, in its lane."""
-        if key.startswith(INTERACTIONS):
+        if key[0] == _INTERACTION:
             timers = self._only if self._only is not None else self._lanes.get(step_of_key(key), self._other).timers
             timers.arm(key, due_ms)
             return
@@ -97,10 +98,13 @@ class Deadlines:
 
     def commit(self, changes: Iterable[tuple[bytes, object]]) -> None:
         """The batch is committed: timers follow the rows that it changed; those that rang and changed no row come to rest."""
-        arm = self._arm
+        arm, only = self._arm, self._only
         rested = dict.fromkeys(self._rung)
         for key, record in changes:
-            arm(key, record, due_of(record))
+            if only is not None and key[0] == _INTERACTION:  # of each row that passes: the short way
+                only.arm(key, due_of(record))
+            else:
+                arm(key, record, due_of(record))
             rested.pop(key, None)
         for key in rested:
             row = self._rows.get(key)

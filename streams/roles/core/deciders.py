@@ -33,6 +33,7 @@ from streams.roles.core.events import (
     HeldAnswerMet,
     ItemsContinued,
     ItemsPulled,
+    LookedAhead,
     OutputPublished,
     PublicationBroke,
     RecordMisplaced,
@@ -48,6 +49,7 @@ from streams.roles.core.events import (
 )
 from topologies.decisions import publication
 from topologies.decisions.admission import Answer, Standing, admit, admit_held, refuse_stranger, unshaped
+from topologies.decisions.ahead import looked_ahead
 from topologies.decisions.continuation import complete_item, item_due, sweep
 from topologies.decisions.decision import CloseSession, DeadLetterRecord, Decision, EndSweep, Forward, NoOp
 from topologies.decisions.dispatch import dispatch_items
@@ -112,6 +114,7 @@ class Deciders:
             OutputPublished: self._on_published,
             PublicationBroke: self._on_publication_broke,
             ResultCollected: self._on_collected,
+            LookedAhead: self._on_looked_ahead,
             TimerRang: self._on_timer,
             SweepContinued: self._on_sweep,
             HeldAnswerMet: self._on_held,
@@ -302,6 +305,13 @@ class Deciders:
         execution = self._batch.execution(event.execution_id)
         unit = self._unit_of(execution)
         return publication.collected(self._pipeline, execution, unit, event.result, many=event.many, now_ms=self._now())
+
+    def _on_looked_ahead(self, event: LookedAhead, _record: Record | None) -> Iterable[Decision]:
+        self._touch(event.execution_id)
+        execution = self._batch.execution(event.execution_id)
+        code, message, _ = describe_error(event.error) if event.error is not None else (None, "", False)
+        unit = self._unit_of(execution)
+        return looked_ahead(self._pipeline, execution, unit, code=code, message=message, now_ms=self._now())
 
     # --- time ----------------------------------------------------------------------------------------------------------------------------
 

@@ -133,6 +133,14 @@ class ResultCollected:
 
 
 @dataclass(frozen=True, slots=True)
+class LookedAhead:
+    """What can be known before the first request was looked at; `error` says what would fail at the end."""
+
+    execution_id: str
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TimerRang:
     """A row is due."""
 
@@ -185,6 +193,7 @@ CoreEvent = (
     | OutputPublished
     | PublicationBroke
     | ResultCollected
+    | LookedAhead
     | TimerRang
     | SweepContinued
     | HeldAnswerMet
@@ -201,7 +210,7 @@ def execution_id_of(event: CoreEvent) -> str | None:
             return event.session.execution_id
         case SegmentEnded() | SegmentBroke() | OutputPublished() | PublicationBroke() | ResultCollected():
             return event.execution_id
-        case ExecutionTouched():
+        case ExecutionTouched() | LookedAhead():
             return event.execution_id
         case SweepContinued() | HeldAnswerMet():
             return execution_of(event.unit_id)

@@ -1,6 +1,6 @@
 """Local work: segments, publications and collections that this process runs for its executions (DESIGN 7 'Finishing').
 
-Theory of operation. The core decides `RunSegment`, `Publish` or `Collect`; the work starts on the pool once that batch is committed, and its
+Theory of operation. The core decides `RunSegment`, `LookAhead`, `Publish` or `Collect`; the work starts on the pool once that batch is committed, and its
 end is an event like any other. An execution has one such work at a time: it counts as running from the decision until its *end is decided*.
 Started again any earlier, a second result would meet other rows. `LocalWork` is what `topologies.decisions.advance` asks; losing it costs
 repeated work only.
@@ -18,12 +18,15 @@ import time
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from connectors.objects.publication import ObjectKeyRefused, PublicationFailed
 from schemas import limits
-from schemas.errors import CallTimeout
+from schemas.errors import CallTimeout, PublicationConflict
 from state.execution import ExecutionRecord
 from state.segment_input import segment_input
 from state.tables.rows import PartitionRows, TaskClosed
 from state.unit import UnitRecord
+from streams.author.calls import StreamRequest
+from streams.author.errors import AggregateTooLarge
 from streams.author.segments import run_steps, time_limit_s
 from streams.engine.pool import Ticket
 from streams.engine.task import Entry, Outputs
@@ -31,23 +34,29 @@ from streams.roles.context import CoreContext
 from streams.roles.core.agenda import Agenda
 from streams.roles.core.events import (
     CoreEvent,
+    LookedAhead,
     OutputPublished,
     PublicationBroke,
     ResultCollected,
     SegmentBroke,
     SegmentEnded,
 )
+from streams.roles.core.look_ahead import count_items, try_output
 from streams.roles.core.performing import Perform
 from streams.roles.core.proof import SourceProof
 from streams.roles.core.publishing import publish_object
 from streams.roles.core.stored import collect, stored_chunks, stored_payloads
-from topologies.decisions.decision import Collect, Publish, RunSegment
+from topologies.decisions.ahead import counted_by
+from topologies.decisions.decision import Collect, LookAhead, Publish, RunSegment
 
 EFFECT_START_S_MAX = limits.SESSION_TIMEOUT_MS / 2000
 """Half the session timeout: nobody else owns the partition so soon."""
 
 _LIMIT_S = limits.CALL_TIMEOUT_DEFAULT_MS / 1000
-_ENDS = (SegmentEnded, SegmentBroke, OutputPublished, PublicationBroke, ResultCollected)
+_ENDS = (SegmentEnded, SegmentBroke, OutputPublished, PublicationBroke, ResultCollected, LookedAhead)
+
+
+StartsWork = RunSegment | LookAhead | Publish | Collect
 
 
 class Work(Protocol):
@@ -149,6 +158,49 @@ class PublicationWork:
 
 
 @dataclass(frozen=True, slots=True)
+class LookAheadWork:
+    """Find out what can be known before the first request."""
+
+    given: Given
+    decision: LookAhead
+
+    @property
+    def limit_s(self) -> float:
+        """As long as the steps may take that make the items."""
+        return time_limit_s(
+            run_steps(self.given.context.pipeline, self.given.execution.step_index, self.decision.boundary)
+        )
+
+    def run(self, ticket: Ticket) -> LookedAhead:
+        """Try the output, count the items."""
+        given = self.given
+        context, execution = given.context, given.execution
+        try_output(context.pipeline, execution, instance=context.instance)
+        counting = counted_by(context.pipeline, self.decision.boundary)
+        if counting is not None:
+            self._count(context.pipeline.steps[counting].step_id, ticket)
+        return LookedAhead(execution.execution_id)
+
+    def _count(self, step_id: str, ticket: Ticket) -> None:
+        given, boundary = self.given, self.decision.boundary
+        execution = given.execution
+        payloads = stored_payloads(given.rows, given.unit, given.payload, many=execution.many)
+        asked = StreamRequest(execution.execution_id, execution.step_index, boundary, payloads)
+        items = given.context.author.open_items(asked)
+        try:
+            count_items(items, step_id, ticket.restart_limit)
+        finally:
+            items.close()
+
+    def broke(self, error: BaseException) -> LookedAhead:
+        """What it found; anything else that broke it is met again by the work itself, and judged there."""
+        return LookedAhead(self.given.execution.execution_id, error if isinstance(error, _FOUND) else None)
+
+
+_FOUND = (PublicationFailed, PublicationConflict, ObjectKeyRefused, AggregateTooLarge)
+
+
+@dataclass(frozen=True, slots=True)
 class CollectionWork:
     """Gather the result of an execution."""
 
@@ -175,10 +227,12 @@ class LocalWork:
     def __init__(self, context: CoreContext, rows: PartitionRows, agenda: Agenda) -> None:
         self._running: set[str] = set()
         """Executions with work on the pool, or with an end that is not decided yet."""
-        self._starting: dict[str, RunSegment | Publish | Collect] = {}
+        self._starting: dict[str, StartsWork] = {}
         """By execution: work that the open batch decided."""
         self._ended: set[str] = set()
         """Executions of which the open batch decides the end of the work."""
+        self._looked: set[str] = set()
+        """Those among them whose work was a look ahead."""
         self._effects: list[threading.Event] = []
         self._ctx = context
         self._rows = rows
@@ -189,36 +243,44 @@ class LocalWork:
         is_out = execution_id in self._running and execution_id not in self._ended
         return is_out or execution_id in self._starting
 
+    def has_looked(self, execution_id: str) -> bool:
+        """The open batch decides what a look ahead of it found."""
+        return execution_id in self._looked
+
     # --- the batch -----------------------------------------------------------------------------------------------------------------------
 
     def performers(self) -> dict[type, Perform]:
         """The decisions that start local work; each waits for the commit."""
-        return dict.fromkeys((RunSegment, Publish, Collect), self._do_start)
+        return dict.fromkeys((RunSegment, LookAhead, Publish, Collect), self._do_start)
 
-    def _do_start(self, decision: RunSegment | Publish | Collect, _outputs: Outputs, _entry: Entry | None) -> None:
+    def _do_start(self, decision: StartsWork, _outputs: Outputs, _entry: Entry | None) -> None:
         self._starting[decision.execution_id] = decision
 
     def note_end(self, event: object) -> None:
         """An event is being decided: it may be the end of local work."""
         if isinstance(event, _ENDS):
             self._ended.add(event.execution_id)
+            if isinstance(event, LookedAhead):
+                self._looked.add(event.execution_id)
 
     def commit(self) -> None:
         """The batch is committed: what it decided the end of is over, what it decided to start starts."""
         self._running -= self._ended
         starting, self._starting = self._starting, {}
         self._ended.clear()
+        self._looked.clear()
         for execution_id, decision in starting.items():
             self._start(execution_id, decision)
 
     def drop(self) -> None:
         """The batch did not happen."""
         self._ended.clear()
+        self._looked.clear()
         self._starting.clear()
 
     # --- on the pool ---------------------------------------------------------------------------------------------------------------------
 
-    def _start(self, execution_id: str, decision: RunSegment | Publish | Collect) -> None:
+    def _start(self, execution_id: str, decision: StartsWork) -> None:
         execution = self._rows.execution(execution_id)
         if execution is None:
             return
@@ -233,13 +295,16 @@ class LocalWork:
 
         self._agenda.submit(work.run, done, limit_s=work.limit_s)
 
-    def _work(self, execution: ExecutionRecord, decision: RunSegment | Publish | Collect) -> Work:
-        unit_id = execution.input_unit_id if isinstance(decision, RunSegment) else execution.await_unit_id
+    def _work(self, execution: ExecutionRecord, decision: StartsWork) -> Work:
+        is_input = isinstance(decision, RunSegment | LookAhead)
+        unit_id = execution.input_unit_id if is_input else execution.await_unit_id
         unit, payload = self._rows.unit(unit_id), segment_input(execution, self._rows)
         given = Given(self._ctx, self._rows, execution, unit, payload)
         match decision:
             case RunSegment():
                 return SegmentWork(given, decision)
+            case LookAhead():
+                return LookAheadWork(given, decision)
             case Publish():
                 publication = PublicationWork(given, self._ctx.clock.monotonic_s() + EFFECT_START_S_MAX)
                 under_way = (effect for effect in self._effects if not effect.is_set())

@@ -87,6 +87,7 @@ class SourceProof:
             SourceChanged: it may not be.
         """
         assert self._look is not None
+        before_each()  # the wait is ours, not a call's
         wait_tick(read_until_s)
         if not Look.of(self._path).same(self._look):
             self._compare_content(before_each)
@@ -120,10 +121,10 @@ class ProvenItems:
     def __init__(self, items: Items, proof: SourceProof) -> None:
         self._items = items
         self._proof = proof
-        self._ahead: deque[SourceItem] = deque()
-        self._bytes = 0
-        self._reads: deque[tuple[int, float]] = deque()
-        """Of the items ahead: how many were read at once, and by when."""
+        self._ahead: deque[tuple[list[SourceItem], float]] = deque()
+        """Items that were read at once, and by when."""
+        self._count = 0
+        """Of items ahead."""
         self._read_until_s = 0.0
         self._has_ended = False
 
@@ -134,11 +135,11 @@ class ProvenItems:
             SourceChanged: they may not be of the submitted object.
         """
         self._read_on(count, before_each)
-        count = min(count, len(self._ahead))
+        count = min(count, self._count)
         until_s = self._read_by_s(count)
         while ticks_left_s(until_s) and self._may_read_ahead():
             self._read_on(AHEAD_ITEMS, before_each)
-        is_last = self._has_ended and count == len(self._ahead)
+        is_last = self._has_ended and count == self._count
         if is_last:
             self._proof.finish(self._read_until_s, before_each)
         else:
@@ -146,7 +147,9 @@ class ProvenItems:
         return self._take(count), is_last
 
     def _may_read_ahead(self) -> bool:
-        return not self._has_ended and len(self._ahead) < AHEAD_ITEMS_MAX and self._bytes < AHEAD_BYTES_MAX
+        if self._has_ended or self._count >= AHEAD_ITEMS_MAX:
+            return False
+        return sum(len(item.request) for some, _ in self._ahead for item in some) < AHEAD_BYTES_MAX
 
     def _read_on(self, count: int, before_each: BeforeEach) -> None:
         if self._has_ended:
@@ -155,25 +158,25 @@ class ProvenItems:
         with self._proof.reading(before_each):
             items, self._has_ended = self._items.pull(count)
         self._read_until_s = time.monotonic()
-        self._ahead += items
-        self._bytes += sum(len(item.request) for item in items)
         if items:
-            self._reads.append((len(items), self._read_until_s))
+            self._ahead.append((items, self._read_until_s))
+            self._count += len(items)
 
     def _read_by_s(self, count: int) -> float:
         """When the first `count` items ahead had been read."""
-        for some, until_s in self._reads:
-            count -= some
+        for some, until_s in self._ahead:
+            count -= len(some)
             if count <= 0:
                 return until_s
         return self._read_until_s
 
     def _take(self, count: int) -> list[SourceItem]:
-        taken = [self._ahead.popleft() for _ in range(count)]
-        self._bytes -= sum(len(item.request) for item in taken)
-        while count:
-            some, until_s = self._reads.popleft()
-            if some > count:
-                self._reads.appendleft((some - count, until_s))
-            count -= min(some, count)
+        taken: list[SourceItem] = []
+        self._count -= count
+        while len(taken) < count:
+            some, until_s = self._ahead.popleft()
+            wanted = count - len(taken)
+            if wanted < len(some):
+                self._ahead.appendleft((some[wanted:], until_s))
+            taken += some[:wanted]
         return taken

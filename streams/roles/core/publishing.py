@@ -6,13 +6,13 @@ Runs on the worker pool. Outputs are read in input order, a slice at a time; eac
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from datetime import UTC, datetime
+from pathlib import PurePosixPath
 
-import msgspec
 from pydantic import BaseModel
 
-from connectors.objects.publication import ObjectPublications, object_key
-from connectors.objects.row_formats import CsvRows, RowFormat
+from connectors.objects.publication import ObjectPublications, name_part, object_key
+from connectors.objects.row_formats import CsvRows, JsonLines, RowFormat
 from state.execution import ExecutionRecord
 from topologies.pipeline.ends import ObjectOutput
 from topologies.pipeline.model import Pipeline
@@ -20,8 +20,23 @@ from topologies.pipeline.model import Pipeline
 
 def row_format(pipeline: Pipeline) -> RowFormat:
     """How rows of the pipeline's output object are written."""
-    arms = [arm for arm in pipeline.output_type.arms if issubclass(arm, BaseModel)]
-    return CsvRows(arms[0])
+    output = pipeline.output
+    if isinstance(output, ObjectOutput) and output.format == "jsonl":
+        return JsonLines()
+    return CsvRows(*(arm for arm in pipeline.output_type.arms if issubclass(arm, BaseModel)))
+
+
+def key_values(execution: ExecutionRecord) -> dict[str, str]:
+    """What the name of an output object may be made of, as far as the execution has it (`ends.OBJECT_KEY_FIELDS`).
+
+    The day is that of the submission: the name stays when the execution is taken up again tomorrow.
+    """
+    submitted = datetime.fromtimestamp(execution.submitted_at_ms / 1000, tz=UTC)
+    values = {"executionId": execution.execution_id, "date": submitted.date().isoformat()}
+    if execution.source_name is not None:
+        name = PurePosixPath(execution.source_name)
+        values |= {"inputName": execution.source_name, "inputStem": name.with_name(name.stem).as_posix()}
+    return values
 
 
 def publish_object(
@@ -41,13 +56,13 @@ def publish_object(
     """
     output = pipeline.output
     assert isinstance(output, ObjectOutput)
-    rows = row_format(pipeline)
-    default_group = execution.source_name or execution.execution_id
+    rows, values = row_format(pipeline), key_values(execution)
+    default_group = ungrouped(execution)
     with ObjectPublications(output.location, instance=instance, attempt=execution.attempt) as publications:
         opened: set[str] = set()
 
         def write(group: str, payloads: list[bytes]) -> None:
-            key = object_key(output.key, {"groupKey": group, "executionId": execution.execution_id})
+            key = object_key(output.key, {**values, "groupKey": group})
             publication = publications.publication(key)
             if key not in opened:
                 opened.add(key)
@@ -58,19 +73,23 @@ def publish_object(
             write(default_group, [])
         for chunk in chunks:
             check()
-            for group, payloads in _grouped(chunk, output.group_by, default_group).items():
+            for group, payloads in _grouped(pipeline, chunk, output.group_by, default_group).items():
                 write(group, payloads)
         check()
         return [published.path for published in publications.commit()]
 
 
-def _grouped(payloads: list[bytes], field: str | None, default: str) -> dict[str, list[bytes]]:
+def ungrouped(execution: ExecutionRecord) -> str:
+    """The one group of an execution whose output names none."""
+    return execution.source_name or execution.execution_id
+
+
+def _grouped(pipeline: Pipeline, payloads: list[bytes], field: str | None, default: str) -> dict[str, list[bytes]]:
     if field is None:
         return {default: payloads}
+    kind = pipeline.output_type
     groups: dict[str, list[bytes]] = {}
     for payload in payloads:
-        value: Any = msgspec.json.decode(payload)
-        for part in field.split("."):
-            value = value.get(part) if isinstance(value, dict) else None
-        groups.setdefault(str(value), []).append(payload)
+        text = kind.field_text(kind.validate_json(payload), field)
+        groups.setdefault(name_part(text), []).append(payload)
     return groups

@@ -24,7 +24,7 @@ def read_answer(record: Record) -> tuple[ProviderCompletion, InteractionRef | No
         The answer, and the interaction id that it names taken apart; None: what it names is no interaction id.
 
     Raises:
-        PoisonRecord: null-value, too-large, not-json, missing-fields.
+        PoisonRecord: null-value, too-large, not-json, missing-fields, wrong-member.
     """
     value = record.value
     if value is None:
@@ -54,14 +54,30 @@ def _envelope(value: bytes) -> AnswerEnvelope | None:
     """The envelope, or None for JSON that is none.
 
     Raises:
-        PoisonRecord: not JSON at all.
+        PoisonRecord: not JSON at all, or an envelope with a member of another type.
     """
     try:
         return decode_answer(value)
-    except msgspec.ValidationError:
+    except msgspec.ValidationError as error:
+        if _is_envelope(value):
+            raise PoisonRecord(
+                "wrong-member", f"a member of the answer's envelope has the wrong type: {error}"
+            ) from error
         return None
     except (msgspec.DecodeError, RecursionError) as error:
         raise PoisonRecord("not-json", str(error)) from error
+
+
+def _is_envelope(value: bytes) -> bool:
+    """Whether JSON that cannot be read as an envelope is meant as one, and is no business value."""
+    try:
+        members = _decode_members(value)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return "responsePayload" in members and ("interactionId" in members or "correlationId" in members)
+
+
+_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def _echoed(record: Record, wanted: str) -> str | None:

@@ -67,7 +67,7 @@ class IngressTask(StatelessTask):
         if record.value is None:
             raise PoisonRecord("null-value", "a source record without a value starts nothing")
         try:
-            value = source.type.validate_json(record.value)
+            value = source.type.read(record.value)
             payload = source.type.to_json(value)
             place = f"{record.topic}-{record.partition}-{record.offset}"
             if source.key is None:
