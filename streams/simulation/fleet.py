@@ -7,8 +7,9 @@ from random import Random
 from streams.clock import ManualClock
 from streams.log.memory.log import MemoryLog
 from streams.simulation.coverage import Coverage
-from streams.simulation.machines import At, Machine, OwnClock, consumer_of, transactional_id_of
+from streams.simulation.machines import At, Machine, consumer_of, transactional_id_of
 from streams.simulation.scenario import Say, Scenario
+from streams.simulation.times import OwnClock
 from streams.worker.assembly import ROLES
 
 SKEWS_MS = (0, 0, 700, -700, 30_000, -30_000, 200_000, -200_000)

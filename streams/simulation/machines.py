@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from prometheus_client import Gauge
 
-from schemas.errors import CallTimeout
+from schemas.errors import CallTimeout, LogUnavailable
 from state.tables.memory import MemoryStoreFactory
 from state.tables.overlay import CheckedOverlay
-from streams.clock import Clock, ManualClock
+from streams.clock import ManualClock
 from streams.engine.aside import AtOnce
 from streams.engine.loop import TransactionalLoop
 from streams.engine.pool import Finished
@@ -20,8 +20,10 @@ from streams.log.memory.broker import Group, Partition
 from streams.log.memory.consumer import MemoryGroupConsumer
 from streams.log.memory.log import MemoryLog
 from streams.log.seam import TopicPartition
+from streams.roles.core.events import OutputPublished, PublicationBroke, ResultCollected, SegmentBroke, SegmentEnded
 from streams.roles.core.task import CoreTask
 from streams.roles.object_source import Lister
+from streams.simulation.times import OwnClock
 from streams.telemetry.metrics import Metrics
 from streams.testing.inline_pool import InlinePool
 from streams.worker.application import take_up
@@ -37,6 +39,9 @@ CLOCKS_APART_MS = 20
 
 POOL_CLOCK = ManualClock()
 """Of pools whose jobs overstay when the simulation says."""
+
+WORK_ENDS = (SegmentEnded, SegmentBroke, OutputPublished, PublicationBroke, ResultCollected)
+"""Events that end the local work of an execution."""
 
 Disk = dict[tuple[str, int], tuple[dict[bytes, bytes], "dict[str, ChangelogPosition]"]]
 
@@ -113,27 +118,6 @@ class HeldPool(InlinePool):
         del job
 
 
-class OwnClock:
-    """The clock of a machine: wrong by some time, and going faster or slower than the broker's."""
-
-    def __init__(self, true: Clock, by_ms: int, drift_ppm: int) -> None:
-        self._true = true
-        self._by_ms = by_ms
-        self._rate = 1 + drift_ppm / 1_000_000
-
-    def now_ms(self) -> int:
-        """Epoch milliseconds, as this machine believes."""
-        return self._true.now_ms() + self._by_ms
-
-    def monotonic_s(self) -> float:
-        """Seconds since some start."""
-        return self._true.monotonic_s() * self._rate
-
-    def set(self, by_ms: int) -> None:
-        """Make it wrong by another time."""
-        self._by_ms = by_ms
-
-
 class Machine:
     """One app instance, its disk and its clock."""
 
@@ -174,7 +158,11 @@ class Machine:
         )
 
     def start(self, at: At) -> None:
-        """Start the process."""
+        """Start the process; one that cannot see how its application stands starts later."""
+        try:
+            taken_up = take_up(self._pipeline, self._log)
+        except LogUnavailable:
+            return
         self.worker = Assembly(
             pipeline=self._pipeline,
             log=self._log,
@@ -182,7 +170,7 @@ class Machine:
             stores=self.disks,
             instance=self.name,
             static=self.static,
-            taken_up=take_up(self._pipeline, self._log),
+            taken_up=taken_up,
             roles=self.roles,
             metrics=QuietMetrics(),
             make_pool=lambda: HeldPool(POOL_CLOCK, held=True),

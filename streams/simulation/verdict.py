@@ -37,7 +37,7 @@ def check(world: World) -> None:
     check_letters(world)
     check_keys(world)
     check_objects(world)
-    check_undisturbed(world)
+    check_undisturbed(world.scenario, world.ledger, world.log, world.folder)
 
 
 # --- endings -----------------------------------------------------------------------------------------------------------
