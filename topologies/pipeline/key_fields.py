@@ -1,4 +1,4 @@
-"""Which fields may make an idempotency key: those whose text says which value it is, to everybody who may read keys."""
+"""Which fields may make an idempotency key: those whose text says which value it is."""
 
 from __future__ import annotations
 
@@ -60,8 +60,6 @@ def _members(annotation: Any) -> Iterator[Any]:
 
 def _is_text(kind: Any) -> set[bool]:
     """Whether values of the type are text in JSON; both where nobody can say."""
-    if kind is Any or kind is object:
-        return {True, False}
     if get_origin(kind) is Literal:
         return {isinstance(value, str) for value in get_args(kind) if value is not None}
     bare = get_origin(kind) or kind
