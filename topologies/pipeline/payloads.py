@@ -198,7 +198,8 @@ class PayloadType:
         proof = self._proof
         try:
             value = self.validate_json(data)
-            if (proof.has_decimals and values.MAY_HAVE_FRACTION(data)) or (proof.has_ints and values.MAY_BE_LONG(data)):
+            has_digits = proof.has_decimals or proof.has_free
+            if (has_digits and values.MAY_HAVE_FRACTION(data)) or (proof.has_ints and values.MAY_BE_LONG(data)):
                 value = values.with_digits(data, value, self.validate_json)
         except (ValueError, RecursionError) as error:
             raise Misfit.of(self.name, error) from error
