@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from pydantic import ValidationError
 
 from schemas import limits
 from schemas.errors import StepError
 from topologies.pipeline.payloads import Misfit
-from topologies.pipeline.steps import RunStep
+
+
+class Retry(Protocol):
+    """When a step is tried again; a `topologies.pipeline.steps.Retry`."""
+
+    def is_retryable(self, error: BaseException) -> bool:
+        """Whether it is, after this error."""
+
+
+class Failing(Protocol):
+    """A step as far as its failures are concerned; a `topologies.pipeline.steps.RunStep`."""
+
+    @property
+    def step_id(self) -> str:
+        """Its name in kebab case."""
+
+    @property
+    def retry(self) -> Retry:
+        """When it is tried again."""
 
 
 class StepFailed(StepError):
@@ -19,7 +39,7 @@ class StepFailed(StepError):
         step_id: The step whose function it was.
     """
 
-    def __init__(self, step: RunStep, error: Exception) -> None:
+    def __init__(self, step: Failing, error: Exception) -> None:
         self.code = _code(error)
         self.step_id = step.step_id
         own = getattr(error, "retryable", True) if isinstance(error, StepError) else True

@@ -15,7 +15,7 @@ from schemas import limits
 from streams.author.coroutines import run_async
 from streams.author.errors import AggregateTooLarge, OutputTooLarge, StepFailed
 from topologies.pipeline.model import Pipeline
-from topologies.pipeline.payload_list import join_payloads, split_payloads
+from topologies.pipeline.payload_list import join_payloads
 from topologies.pipeline.steps import Cardinality, RunStep, streams_into
 
 
@@ -141,8 +141,3 @@ def _ends_streaming(steps: Sequence[RunStep]) -> bool:
     for step in steps:
         streaming = step.cardinality.gives_many or (streaming and step.cardinality is not Cardinality.MANY_TO_ONE)
     return streaming
-
-
-def payloads_of(data: bytes, *, many: bool) -> list[bytes]:
-    """The inputs in a stored segment input."""
-    return split_payloads(data) if many else [data]

@@ -7,7 +7,8 @@ from random import Random
 from streams.clock import ManualClock
 from streams.log.memory.log import MemoryLog
 from streams.simulation.coverage import Coverage
-from streams.simulation.machines import At, Machine, OwnClock, consumer_of, transactional_id_of
+from streams.simulation.machines import At, Machine, consumer_of, transactional_id_of
+from streams.simulation.own_clock import OwnClock
 from streams.simulation.scenario import Say, Scenario
 from streams.worker.assembly import ROLES
 

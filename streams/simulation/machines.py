@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from schemas.errors import CallTimeout
 from state.tables.memory import MemoryStoreFactory
 from state.tables.overlay import CheckedOverlay
-from streams.clock import Clock, ManualClock
+from streams.clock import ManualClock
 from streams.engine.aside import AtOnce
 from streams.engine.loop import TransactionalLoop
 from streams.engine.pool import Finished
@@ -19,6 +19,7 @@ from streams.log.memory.consumer import MemoryGroupConsumer
 from streams.log.memory.log import MemoryLog
 from streams.log.seam import TopicPartition
 from streams.roles.core.task import CoreTask
+from streams.simulation.own_clock import OwnClock
 from streams.telemetry.metrics import Metrics
 from streams.testing.inline_pool import InlinePool
 from streams.worker.application import take_up
@@ -105,27 +106,6 @@ class HeldPool(InlinePool):
         ticket.abandoned = True
         self._done.append(Finished(ticket.owner, ticket.done, None, CallTimeout("no result within its limit")))
         del job
-
-
-class OwnClock:
-    """The clock of a machine: wrong by some time, and going faster or slower than the broker's."""
-
-    def __init__(self, true: Clock, by_ms: int, drift_ppm: int) -> None:
-        self._true = true
-        self._by_ms = by_ms
-        self._rate = 1 + drift_ppm / 1_000_000
-
-    def now_ms(self) -> int:
-        """Epoch milliseconds, as this machine believes."""
-        return self._true.now_ms() + self._by_ms
-
-    def monotonic_s(self) -> float:
-        """Seconds since some start."""
-        return self._true.monotonic_s() * self._rate
-
-    def set(self, by_ms: int) -> None:
-        """Make it wrong by another time."""
-        self._by_ms = by_ms
 
 
 class Machine:

@@ -18,7 +18,7 @@ from schemas.identity import interaction_id, unit_id
 from streams.log.memory.log import MemoryLog
 from streams.log.memory.producer import MemoryProducer
 from streams.log.seam import Record, TopicPartition
-from streams.simulation.machines import OwnClock
+from streams.simulation.own_clock import OwnClock
 from streams.simulation.scenario import Say, Scenario
 from topologies.pipeline.steps import AwaitStep
 from topologies.pipeline.transports import KafkaTransport

@@ -17,3 +17,8 @@ def join_payloads(payloads: Iterable[bytes]) -> bytes:
 def split_payloads(array: bytes) -> list[bytes]:
     """The payloads of a JSON array, each as it stands in it."""
     return [bytes(raw) for raw in _decode(array)]
+
+
+def payloads_of(data: bytes, *, many: bool) -> list[bytes]:
+    """The inputs in a stored segment input."""
+    return split_payloads(data) if many else [data]

@@ -10,8 +10,7 @@ from state.item import ItemRecord, ItemStatus
 from state.keys import item_key
 from state.tables.rows import PartitionRows
 from state.unit import UnitRecord
-from streams.author.segments import payloads_of
-from topologies.pipeline.payload_list import join_payloads
+from topologies.pipeline.payload_list import join_payloads, payloads_of
 
 ReadItems = Callable[[int, int], list[ItemRecord]]
 """(first index, limit) -> item rows in index order."""
