@@ -76,21 +76,8 @@ _INNER = frozenset({"default", "nullable", "custom-error"})
 _CUSTOM = frozenset({"function-before", "function-after", "function-wrap"})
 _DEAD = frozenset({"is-instance", "is-subclass", "callable", "generator", "arguments", "arguments-v3", "call"})
 _CONSTRAINTS = frozenset(
-    [
-        "gt",
-        "ge",
-        "lt",
-        "le",
-        "multiple_of",
-        "max_digits",
-        "decimal_places",
-        "min_length",
-        "max_length",
-        "pattern",
-        "now_op",
-        "version",
-        "tz_constraint",
-    ]
+    {"gt", "ge", "lt", "le", "multiple_of", "max_digits", "decimal_places", "min_length", "max_length", "pattern"}
+    | {"now_op", "version", "tz_constraint"}
 )
 _AS_TEXT = frozenset(
     {"decimal", "date", "datetime", "time", "timedelta", "uuid", "bytes", "enum", "fraction", "complex", "url"}
@@ -102,6 +89,7 @@ _NO_KEYS = frozenset({"none", "list", "tuple", "set", "frozenset", "dict", "mode
 
 _NOTHING_SAID: Schema = {"type": "any"}
 _SECRETS = (SecretStr, SecretBytes, Secret)
+_ONE_ADVICE = "declare one of the two, or give each a model of its own"
 _ANY_ADVICE = "name the type of what it holds; pydantic.JsonValue is any JSON"
 
 
@@ -190,13 +178,13 @@ class _Walk:
             self._refuse("must be in the future, and will not be when it is read again", "check it in a step")
 
     def _literal(self, schema: Schema) -> None:
-        kinds = {type(value) for value in schema["expected"]}
-        self.proof.reads_back = self.proof.reads_back or not (kinds <= {str} or kinds <= {int} or kinds <= {bool})
-        self._try_constants(schema, [schema])
+        self._constants(schema, {type(value) for value in schema["expected"]})
 
     def _enum(self, schema: Schema) -> None:
-        kinds = {type(member.value) for member in schema["members"] if isinstance(member, Enum)}
-        self.proof.reads_back = self.proof.reads_back or kinds not in ({str}, {int})
+        self._constants(schema, {type(member.value) for member in schema["members"] if isinstance(member, Enum)})
+
+    def _constants(self, schema: Schema, kinds: set[type]) -> None:
+        self.proof.reads_back |= kinds not in ({str}, {int}, {bool})
         self._try_constants(schema, [schema])
 
     # --- containers ----------------------------------------------------------------------------------------------------------------------
@@ -329,10 +317,10 @@ class _Walk:
         if "str" in kinds and (others := sorted({arm["type"] for arm in bare if _is_text(arm)})):
             self._refuse(
                 f"is str or {others[0]}, and both are a text in JSON",
-                "declare one of the two, or give each a model of its own",
+                _ONE_ADVICE,
             )
         if {"float", "decimal"} <= set(kinds):
-            self._refuse("is float or decimal, and a JSON number may be both", "declare one of the two")
+            self._refuse("is float or decimal, and a JSON number may be both", _ONE_ADVICE)
         self._try_constants(schema, bare)
         models = [arm["cls"] for arm in bare if arm["type"] == "model"]
         refuse_look_alikes(self.where, models)
@@ -359,8 +347,7 @@ class _Walk:
             except ValueError:
                 self._refuse(f"may be {member!r}, which JSON does not lead back to", "use text or integers")
             if type(back) is not type(member) or back != member:
-                advice = "declare one type, or give each a model of its own"
-                self._refuse(f"may be {member!r}, which would be read back as {back!r}", advice)
+                self._refuse(f"may be {member!r}, which would be read back as {back!r}", _ONE_ADVICE)
 
     def _bare(self, schema: Schema) -> Schema:
         while True:
