@@ -127,7 +127,6 @@ def test_a_value_of_any_two_types_leads_back_or_is_refused(is_listed: bool) -> N
         (bool | Level, "would be read back as True"),
         (int | Size, "may be <Size.FIVE: '5'>, which would be read back as 5"),
         (list[Level | float], "would be read back as 1.0"),
-        (Decimal | float, "is float or decimal"),
         (Literal[b"a"], "may be b'a', which JSON does not lead back to"),
         (Json[Decimal], "is JSON inside a text"),
         (dict[tuple[int, int], int], "has keys of type tuple"),
@@ -162,6 +161,8 @@ def test_a_tree_of_enums_loads() -> None:
         (JsonValue, '{"value": {"a": [1, %s]}}', "value.a.1"),
         (dict[str, JsonValue], '{"value": {"a": %s}}', "value.a"),
         (AnyList, '{"value": [%s]}', "value.0"),
+        (Decimal | float | None, '{"value": %s}', "value"),
+        (list[float | Decimal], '{"value": [%s]}', "value.0"),
         (int, '{"value": 1, "other": {"a": %s}}', "other.a"),
     ],
 )
@@ -182,6 +183,17 @@ def test_a_float_beside_free_json_is_a_float() -> None:
 
     kind = PayloadType(name="m:Mixed", python_type=Mixed)
     assert kind.read(b'{"rate": 0.123456789012345678901, "free": {"a": 1.5}}').rate == 0.12345678901234568
+
+
+class Amount(RootModel[Decimal]):
+    pass
+
+
+@pytest.mark.parametrize("annotation", [Amount, Decimal])
+def test_a_decimal_with_a_model_of_its_own_keeps_its_digits(annotation: Any) -> None:
+    assert payload(annotation).read(b'{"value": 12345678901234567.89}').model_dump_json() == (
+        '{"value":"12345678901234567.89"}'
+    )
 
 
 def test_a_text_that_is_made_of_a_number_has_its_digits() -> None:

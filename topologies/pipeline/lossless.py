@@ -46,7 +46,7 @@ class Proof:
         has_floats: It may hold a float, which may be no number.
         has_decimals: It may hold a decimal, whose digits a JSON number loses on its way through a float.
         has_ints: It may hold an integer; likewise, from 2^53.
-        has_free: It may hold JSON of no declared type, whose numbers are floats.
+        has_free: It may hold JSON of no declared type, or float or decimal: numbers become floats that were not declared as such.
         has_sets: It may hold a set, whose order differs from process to process.
         models: The models on the way.
     """
@@ -319,8 +319,7 @@ class _Walk:
                 f"is str or {others[0]}, and both are a text in JSON",
                 _ONE_ADVICE,
             )
-        if {"float", "decimal"} <= set(kinds):
-            self._refuse("is float or decimal, and a JSON number may be both", _ONE_ADVICE)
+        self.proof.has_free |= {"float", "decimal"} <= set(kinds)
         self._try_constants(schema, bare)
         models = [arm["cls"] for arm in bare if arm["type"] == "model"]
         refuse_look_alikes(self.where, models)

@@ -285,11 +285,11 @@ def with_digits(data: bytes, value: Any, read: Callable[[bytes], Any]) -> Any:
 
 def _quoted(tree: Any, value: Any, where: str, quoted: list[str], *, is_free: bool = False) -> Any:
     """The tree with the numbers at decimals as texts, and as floats elsewhere; `is_free`: no type is declared here."""
+    if isinstance(value, RootModel):
+        is_free = _is_free(type(value).model_fields["root"].annotation)
+        return _quoted(tree, value.root, where, quoted, is_free=is_free)
     if isinstance(tree, _Number):
         return _quoted_number(tree, value, where, quoted, is_free=is_free)
-    if isinstance(value, RootModel):
-        is_free = _may_be_any_json(type(value).model_fields["root"].annotation)
-        return _quoted(tree, value.root, where, quoted, is_free=is_free)
     if isinstance(tree, dict):
         named, free = _named(tree, value), tree.keys() if is_free else _free_names(value)
         return {
@@ -308,17 +308,19 @@ def _quoted(tree: Any, value: Any, where: str, quoted: list[str], *, is_free: bo
 
 
 def _free_names(value: Any) -> Container[str]:
-    """The names in JSON at which a model may hold any JSON: what it does not declare, and pydantic.JsonValue."""
+    """The names in JSON at which no type says what a number is: what a model does not declare, pydantic.JsonValue, float or decimal."""
     if not isinstance(value, BaseModel):
         return ()
     kind = type(value)
     fields_ = kind.model_fields
-    free = [attribute for attribute, info in fields_.items() if _may_be_any_json(info.annotation)]
+    free = [attribute for attribute, info in fields_.items() if _is_free(info.annotation)]
     return {*(value.__pydantic_extra__ or ()), *(name for each in free for name in readable_names(kind, each))}
 
 
-def _may_be_any_json(annotation: Any) -> bool:
-    return annotation is JsonValue or any(map(_may_be_any_json, get_args(annotation)))
+def _is_free(annotation: Any) -> bool:
+    """Whether a number there may be a float although nobody declared one alone."""
+    parts = get_args(annotation)
+    return annotation is JsonValue or (float in parts and Decimal in parts) or any(map(_is_free, parts))
 
 
 def _quoted_number(number: _Number, value: Any, where: str, quoted: list[str], *, is_free: bool) -> Any:
