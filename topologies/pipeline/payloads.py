@@ -121,7 +121,7 @@ class PayloadType:
         self._serialize = adapter.serializer.to_json
         self._may_lose = (
             values.MAY_HAVE_FRACTION
-            if self._proof.has_decimals
+            if self._proof.has_decimals or self._proof.has_free
             else values.MAY_BE_LONG
             if self._proof.has_ints
             else None
@@ -131,9 +131,9 @@ class PayloadType:
         self.to_json: Callable[[Any], bytes] = self._write_checked if asks else self._write
 
     @property
-    def has_decimals(self) -> bool:
-        """Whether a value may hold a decimal."""
-        return self._proof.has_decimals
+    def has_digits(self) -> bool:
+        """Whether a value may hold a decimal or an integer: more digits than a float keeps."""
+        return self._proof.has_decimals or self._proof.has_ints
 
     @classmethod
     def union(cls, members: Iterable[PayloadType]) -> PayloadType:
