@@ -234,10 +234,13 @@ def sorted_sets(value: Any, tree: Any) -> Any:
 
 # --- digits --------------------------------------------------------------------------------------------------------------------------
 
-MAY_HAVE_FRACTION = re.compile(rb"(?:^|[:\[,])\s*-?\d+[.eE]").search
-"""Finds every JSON number with a point or an exponent; may find what looks like one inside a text."""
+MAY_HAVE_FRACTION = re.compile(rb"[:\[,]\s*-?\d+[.eE]").search
+"""Finds every JSON number with a point or an exponent that is a part of something; may find what looks like one inside a text.
 
-MAY_BE_LONG = re.compile(rb"(?:^|[:\[,])\s*-?(?:\d{16,}\.|\d+(?:\.\d+)?[eE])").search
+It runs for each answer, so it begins with what a text rarely has: that is looked for in C.
+"""
+
+MAY_BE_LONG = re.compile(rb"[:\[,]\s*-?(?:\d{16,}\.|\d+(?:\.\d+)?[eE])").search
 """Finds every JSON number with a point or an exponent that may be an integer which no float holds."""
 
 MAY_BE_NO_NUMBER = re.compile(rb"[nN][aA][nN]|[iI][nN][fF]|[eE]\+?\d\d|\d{300}").search
