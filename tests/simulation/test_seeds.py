@@ -108,7 +108,12 @@ def test_every_step_of_every_role_is_killed_at_and_every_situation_comes() -> No
 def missing(covered: Coverage) -> set[object]:
     kills = {(role, step) for role in ROLES for step in range(1, STEPS + 1)}
     met = {name for name, count in covered.faults.items() if count}
-    return {*(kills - covered.kills.keys()), *(set(ROLES) - covered.pauses.keys()), *(FAULTS - met), *(SITUATIONS - met)}
+    return {
+        *(kills - covered.kills.keys()),
+        *(set(ROLES) - covered.pauses.keys()),
+        *(FAULTS - met),
+        *(SITUATIONS - met),
+    }
 
 
 @pytest.mark.parametrize("name", PLANTS)
