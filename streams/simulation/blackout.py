@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Protocol
 
 from schemas.errors import LogUnavailable, OffsetsLost
 from schemas.names import Names
 from streams.log.memory.log import MemoryLog
 from streams.simulation.coverage import Coverage
-from streams.simulation.fleet import Fleet
 from streams.simulation.ledger import Ledger
 from streams.simulation.machines import group_of, spec_of
 from streams.simulation.orders import Orders
@@ -16,6 +16,16 @@ from streams.simulation.outside import Outside
 from streams.simulation.scenario import Say, Scenario
 from streams.simulation.violation import Breach, Violation
 from streams.worker.application import inputs_of, take_up, vital_topics
+
+
+class Machines(Protocol):
+    """All machines; a `streams.simulation.fleet.Fleet`."""
+
+    def stop_all(self) -> None:
+        """Kill every process, and let its sessions end."""
+
+    def make_whole(self) -> None:
+        """Start what is missing of the roles."""
 
 
 class Blackout:
@@ -28,7 +38,7 @@ class Blackout:
     def __init__(
         self,
         scenario: Scenario,
-        fleet: Fleet,
+        fleet: Machines,
         log: MemoryLog,
         outside: Outside,
         orders: Orders | None,
