@@ -50,7 +50,7 @@ class Folder:
     """The input folder, and what happens in it.
 
     Attributes:
-        unfinished: Contents by checksum that nobody may take for whole: they were there for a moment only.
+        unfinished: Names and checksums of contents that nobody may take for whole: they were there for a moment only.
         touched: Paths of files that changed after they were whole.
     """
 
@@ -68,7 +68,7 @@ class Folder:
         self._made = 0
         self._uploads: list[_Upload] = []
         self._is_changing = False
-        self.unfinished: set[str] = set()
+        self.unfinished: set[tuple[str, str]] = set()
         self.touched: set[str] = set()
         source.location.mkdir(parents=True)
 
@@ -137,7 +137,7 @@ class Folder:
         is_cut = not content.endswith(b"\n")
         wait_ms = self._source.settle_ms * (CUT_FACTOR if is_cut else 1)
         if lay_ms < wait_ms * 0.99 or self._source.ready_suffix is not None:
-            self.unfinished.add(_checksum(content))
+            self.unfinished.add((path.name, _checksum(content)))
         else:  # a pause so long makes it whole
             self.touched.add(str(path))
 
@@ -189,7 +189,7 @@ class Folder:
             return
         name, content = self._scenario.contents[self._rng.choice(known)]
         path = self._source.location / name
-        if not path.exists() and _checksum(content) not in self.unfinished:
+        if not path.exists() and (name, _checksum(content)) not in self.unfinished:
             self._coverage.faults["file came back"] += 1
             self._write(path, content, "brings back")
 

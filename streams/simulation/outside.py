@@ -252,7 +252,7 @@ class Outside:
             producer.abort()
         open_ = {origin for _, origin in self._transactions}
         self._transactions.clear()
-        for origin in [origin for origin in self.sent if origin[0] == topic]:
+        for origin in [origin for origin in self.sent if origin[0] == topic or origin in open_]:
             sent = self.sent.pop(origin)
             at = TopicPartition(topic, origin[1])
             if origin in open_ or origin[2] >= committed.get(at, 0):

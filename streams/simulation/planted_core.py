@@ -221,5 +221,5 @@ PLANTS: Mapping[str, Plant] = {
     "never-resume": Plant(_never_resume, Breach.PAUSED_FOR_NOTHING),
     "type-by-the-branch": Plant(_type_by_the_branch, Breach.UNEXPECTED_ENDING, "validation error for Yes"),
     "never-ask-after-all": Plant(_never_ask_after_all, Breach.REQUESTS_MISCOUNTED, "has 0 request records, not 1"),
-    "sweep-past-retries": Plant(_sweep_past_retries, Breach.WAITS_FOR_NOTHING),
+    "sweep-past-retries": Plant(_sweep_past_retries, Breach.NEVER_AT_REST),
 }

@@ -95,7 +95,7 @@ PLANTS: Mapping[str, Plant] = {
     "ring-before-ingress": Plant(_ring_before_ingress, Breach.TIMED_OUT_IN_TIME),
     "trust-the-own-clock": Plant(_trust_the_own_clock, Breach.RANG_EARLY),
     "leave-markers": Plant(_leave_markers, Breach.NEVER_AT_REST),
-    "judge-by-our-own-haste": Plant(_judge_by_our_own_haste, Breach.REFUSED_IN_TIME),
+    "judge-by-our-own-haste": Plant(_judge_by_our_own_haste, Breach.TIMED_OUT_IN_TIME),
     "never-look-at-the-stamp": Plant(_never_look_at_the_stamp, Breach.ADMITTED_TOO_LATE),
-    "believe-the-sender": Plant(_believe_the_sender, Breach.REFUSED_IN_TIME),
+    "believe-the-sender": Plant(_believe_the_sender, Breach.TIMED_OUT_IN_TIME),
 }

@@ -175,13 +175,15 @@ def draw(seed: int, project: Path, output_dir: Path) -> Scenario:
     base = rng.choice((*known, *(shape for shape in known * FOLDERS if shape.source is not None)))
     author = author_of(base)
     early = rng.random() < 0.2
+    # Several executions want the one place for a live session, and their items are tried again meanwhile.
+    crowded = rng.random() < 0.25
     ages = rng.random() < 0.15
     jumps, stalls, cancels = rng.random() < 0.15, rng.random() < 0.15, rng.random() < 0.15
     # Who overstays loses an attempt by chance: what is left out then differs from run to run.
     on_error = None if stalls else rng.choice((None, None, Skip(), DeadLetterAndSkip()))
-    pipeline = _varied(base, rng, output_dir, author, early=early, ages=ages, on_error=on_error)
+    pipeline = _varied(base, rng, output_dir, author, early=early, ages=ages, crowded=crowded, on_error=on_error)
     fragile = on_error is not None or rng.random() < 0.1
-    submissions, lost = _submissions(pipeline, author, rng, fragile=fragile)
+    submissions, lost = _submissions(pipeline, author, rng, fragile=fragile, crowded=crowded)
     orders: dict[str, tuple[bytes, bool]] = {}
     if isinstance(pipeline.source, TopicSource):
         names = {execution_id: command.submission_key for execution_id, command in submissions.items()}
@@ -211,7 +213,7 @@ def draw(seed: int, project: Path, output_dir: Path) -> Scenario:
         blackouts=rng.random() < 0.2,
         fragile=fragile,
         orders=orders,
-        bounds=_bounds(rng),
+        bounds={**_bounds(rng), **({"LIVE_SESSIONS_MAX": 1} if crowded else {})},
     )
 
 
@@ -223,9 +225,10 @@ def _varied(
     *,
     early: bool,
     ages: bool,
+    crowded: bool,
     on_error: Skip | DeadLetterAndSkip | None,
 ) -> Pipeline:
-    live, window, signed = rng.random() < 0.6, rng.randint(1, 8), rng.random() < 0.5 and not early
+    live, window, signed = crowded or rng.random() < 0.6, rng.randint(1, 8), rng.random() < 0.5 and not early
     on_timeout = rng.choice(("fail", "skip", "value"))
     patience = rng.choice((1, 1, LONG)) if ages else 1
     key_fields = rng.choice(KEY_FIELDS)
@@ -284,16 +287,16 @@ def _varied(
 
 
 def _submissions(
-    pipeline: Pipeline, author: Any, rng: Random, *, fragile: bool
+    pipeline: Pipeline, author: Any, rng: Random, *, fragile: bool, crowded: bool
 ) -> tuple[dict[str, SubmitCommand], set[str]]:
     submissions: dict[str, SubmitCommand] = {}
     if isinstance(pipeline.source, ObjectSource):
         return submissions, set()
     lost: set[str] = set()
     broken = rng.random() < 0.15
-    stumbling = rng.choice((0.2, 0.2, 0.7))
-    for number in range(rng.choice((1, 1, 2, 3))):
-        count = rng.choice((0, 1, 2, 3, 4, 6, 9, 12))
+    stumbling = 0.8 if crowded else rng.choice((0.2, 0.2, 0.7))
+    for number in range(3 if crowded else rng.choice((1, 1, 2, 3))):
+        count = rng.choice((4, 6, 9) if crowded else (0, 1, 2, 3, 4, 6, 9, 12))
         items = [rng.choice((0, 1, 2)) if rng.random() < stumbling else 0 for _ in range(count)]
         if fragile:
             items = [author.ALWAYS if rng.random() < 0.2 else fails for fails in items]

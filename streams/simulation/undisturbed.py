@@ -195,7 +195,7 @@ class _Undisturbed:
                 pause_ms = min(pause_ms * 2, 30_000)
             elif moved:
                 pause_ms = 100
-        raise Violation(Breach.OUTPUTS_DIFFER, f"the undisturbed run does not come to rest: {self.ledger.rows.by_key}")
+        raise Violation(Breach.NEVER_AT_REST, f"the undisturbed run does not come to rest: {self.ledger.rows.by_key}")
 
     def _answer(self) -> bool:
         self._outside.look()

@@ -354,7 +354,7 @@ def check_objects(world: World) -> None:
         return
     scenario, counts = world.scenario, Counter[str]()
     for execution_id, command in scenario.submissions.items():
-        if command.source_sha256 in world.folder.unfinished:
+        if (command.source_name, command.source_sha256) in world.folder.unfinished:
             raise Violation(Breach.TAKEN_UNFINISHED, f"{execution_id} ran {command.source_path} as it was for a moment")
     for fact in world.ledger.dispatched.values():
         rows = scenario.items_of(fact.execution_id)
