@@ -10,7 +10,7 @@ import pytest
 
 from schemas import facts, limits
 from schemas.errors import LogUnavailable, UsageError
-from schemas.topics import TopicSettings
+from schemas.topics import external_topic
 from streams.clock import SkewedClock
 from streams.doors.outcomes import Outcomes
 from streams.worker.run import report_gauges
@@ -48,7 +48,8 @@ def without_append_time(driver: TopologyTestDriver) -> None:
     """The response topic was made by others: it keeps its senders' times."""
     (topic,) = driver.pipeline.response_topics
     driver.log.delete_topic(topic)
-    driver.log.create_topics([TopicSettings(topic, driver.pipeline.partitions, 1, {})], 1)
+    driver.log.create_topics([external_topic(topic, partitions=driver.pipeline.partitions, replication_factor=1)], 1)
+    driver.crash()  # a worker does not go on with another topic than it has taken up
 
 
 def refused(driver: TopologyTestDriver) -> list[str]:
