@@ -33,7 +33,7 @@ def _expire_over_backlog() -> list[Swap]:
 def _ring_before_ingress() -> list[Swap]:
     """A deadline rings while answers lie on the response topic that nobody has taken over."""
 
-    def is_taken_over(_log: Log, _group: str, _ends: Any) -> bool:
+    def is_taken_over(_ends: Any, _taken: Any) -> bool:
         return True
 
     return [(gates, "_is_taken_over", is_taken_over)]
