@@ -9,7 +9,7 @@ import msgspec
 
 from streams.clock import BrokerClock
 from streams.engine.quiet_positions import QuietPositions
-from streams.log.seam import Log, Record
+from streams.log.seam import Record
 from streams.roles.core import gates
 from streams.roles.core.deadlines import Deadlines
 from streams.roles.core.events import AnswerArrived
