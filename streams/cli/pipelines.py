@@ -14,7 +14,7 @@ from schemas.topics import TopicSettings
 from streams.cli import options, provisioning
 from streams.cli.printing import print_json, print_rows
 from streams.clock import SystemClock
-from streams.worker.topics import ensure_topics, pipeline_acls, topic_settings
+from streams.worker.topics import ensure_topics, pipeline_acls, topic_remarks, topic_settings
 from topologies.pipeline.describing import describe as described
 from topologies.pipeline.describing import mermaid as drawn
 from topologies.pipeline.describing import notes
@@ -126,15 +126,18 @@ def _create(
     log = options.open_log(bootstrap, config_file)
     try:
         created = _ensure(pipeline, log, timeout_s)
+        remarks = topic_remarks(pipeline, log, timeout_s=timeout_s)
     finally:
         log.close()
     count = len(topic_settings(pipeline))
     if as_json:
-        print_json({"created": created, "verified": count})
+        print_json({"created": created, "verified": count, "remarks": remarks})
         return
     for name in created:
         click.echo(f"created {name}")
     click.echo(f"{count} topics are as they must be" + (f", {len(created)} of them new" if created else ""))
+    for remark in remarks:
+        click.echo(f"not as it would be made: {remark}")
 
 
 def _ensure(pipeline: Pipeline, log: Any, timeout_s: float) -> list[str]:

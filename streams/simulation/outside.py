@@ -18,8 +18,8 @@ from schemas.identity import interaction_id, unit_id
 from streams.log.memory.log import MemoryLog
 from streams.log.memory.producer import MemoryProducer
 from streams.log.seam import Record, TopicPartition
-from streams.simulation.own_clock import OwnClock
 from streams.simulation.scenario import Say, Scenario
+from streams.simulation.times import OwnClock
 from topologies.pipeline.steps import AwaitStep
 from topologies.pipeline.transports import KafkaTransport
 
@@ -326,17 +326,19 @@ class Outside:
 
     def _foretell(self) -> None:
         """Send an answer before its request was made: its interaction id can be derived."""
+        if not self._scenario.submissions:
+            return
         step = self._rng.choice(self._pipeline.await_steps)
         execution = self._rng.choice(sorted(self._scenario.submissions))
-        items = msgspec.json.decode(self._scenario.submissions[execution].input)["items"]
+        items = self._scenario.items_of(execution)
         itemised = step.itemised
         index = self._rng.randrange(len(items) + 2) if itemised else None
         iid = interaction_id(unit_id(execution, step.index), index)
-        request = {
-            "name": msgspec.json.decode(self._scenario.submissions[execution].input)["name"],
-            "index": index or 0,
-            "count": len(items),
-        }
+        name = items[0]["name"] if items else "nobody"
+        known = items[index] if step.index == 1 and index is not None and index < len(items) else {}
+        if None in known.values():
+            return  # a line that was cut makes no item
+        request = {"name": name, "index": index or 0, **known, "count": len(items)}
         if iid in self.questions and self.questions[iid].silent:
             return
         payload = self._payload(step, request, self._rng.choice((0, 0, 1)))
@@ -353,7 +355,7 @@ class Outside:
 
     def _unknown(self) -> None:
         step = self._rng.choice(self._pipeline.await_steps)
-        execution = self._rng.choice(sorted(self._scenario.submissions))
+        execution = self._rng.choice(sorted(self._scenario.submissions) or ["nothing"])
         names = (
             "no-such-execution.1.0",
             f"{execution}.77.0",

@@ -13,6 +13,7 @@ from state.item import ItemRecord, ItemStatus
 from state.keys import item_key, unit_key
 from state.unit import UnitRecord
 from streams.author.suffixes import Suffix
+from streams.doors.outcomes import ENDED
 from streams.simulation.ledger import records_of
 from streams.simulation.outside import Origin, Sent
 from streams.simulation.tables import check_restore, check_tables
@@ -35,7 +36,8 @@ def check(world: World) -> None:
     check_settled(world)
     check_letters(world)
     check_keys(world)
-    check_undisturbed(world)
+    check_objects(world)
+    check_undisturbed(world.scenario, world.ledger, world.log, world.folder)
 
 
 # --- endings -----------------------------------------------------------------------------------------------------------
@@ -63,7 +65,10 @@ def check_endings(world: World) -> None:
     replies = Counter(
         (reply.execution_id, reply.status)
         for record in records_of(world.log, world.names.replies)
-        if record.value and isinstance(reply := codec.decode(record.value), ExecutionOutcome)
+        if record.value
+        and isinstance(reply := codec.decode(record.value), ExecutionOutcome)
+        and reply.status in ENDED
+        and not reply.duplicate
     )
     for execution_id in world.ledger.ended:
         execution = world.ledger.execution(execution_id)
@@ -86,10 +91,13 @@ def _check_failure(world: World, ending: facts.RunFailed) -> None:
         for fact in ledger.facts
         if isinstance(fact, facts.TerminalPublicationFailed) and fact.execution_id == ending.execution_id
     ]
+    path = scenario.submissions[ending.execution_id].source_path
+    is_touched = world.folder is not None and path in world.folder.touched
     allowed = {
         "AWAIT_TIMEOUT": expired,
         "AWAIT_ITEM_CONTINUATION_FAILED": broken or scenario.stalls,
-        "STEP_FAILED": broken or scenario.stalls,
+        "STEP_FAILED": broken or scenario.stalls or is_touched,
+        "SOURCE_CHANGED": is_touched,
         "CALL_TIMEOUT": scenario.stalls or len(lost) >= limits.PUBLICATION_ATTEMPTS_MAX - 1,
     }
     if not allowed.get(ending.error_code):
@@ -313,6 +321,25 @@ def check_keys(world: World) -> None:
             wanted = f"{fact.execution_id}:{step.step_id}{item}"
         if fact.idempotency_key != wanted:
             raise Violation(Breach.WRONG_KEY, f"{fact} should have the key {wanted}")
+
+
+def check_objects(world: World) -> None:
+    """No row is asked for that does not stand in the submitted object, at its place; nothing is taken that was there for a moment."""
+    if world.folder is None:
+        return
+    scenario, counts = world.scenario, Counter[str]()
+    for execution_id, command in scenario.submissions.items():
+        if command.source_sha256 in world.folder.unfinished:
+            raise Violation(Breach.TAKEN_UNFINISHED, f"{execution_id} ran {command.source_path} as it was for a moment")
+    for fact in world.ledger.dispatched.values():
+        rows = scenario.items_of(fact.execution_id)
+        counts[fact.execution_id] += 1
+        request, index = msgspec.json.decode(fact.request), fact.item_index or 0
+        if index >= len(rows) or any(request[name] != value for name, value in rows[index].items()):
+            raise Violation(Breach.ROW_NOT_SUBMITTED, f"{fact} is not in what was submitted: {rows}")
+    for execution_id, ending in world.ledger.ended.items():
+        if isinstance(ending, facts.RunSucceeded) and counts[execution_id] != len(scenario.items_of(execution_id)):
+            raise Violation(Breach.ITEMS_MISSING, f"{execution_id} asked for {counts[execution_id]} rows")
 
 
 def _place(completion: bytes) -> tuple[str, int]:

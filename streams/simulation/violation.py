@@ -39,6 +39,8 @@ class Breach(StrEnum):
     DEAD_LETTERS_MISCOUNTED = "dead-letters-miscounted"
     OUTCOME_NOT_TOLD = "outcome-not-told"
     # requests and answers
+    ROW_NOT_SUBMITTED = "row-not-submitted"
+    TAKEN_UNFINISHED = "taken-unfinished"
     WRONG_KEY = "wrong-key"
     ITEMS_ABANDONED = "items-abandoned"
     REQUESTS_MISCOUNTED = "requests-miscounted"

@@ -12,12 +12,14 @@ from schemas.envelopes import CancelCommand
 from schemas.errors import InstanceFenced
 from schemas.names import Names
 from schemas.topics import external_topic
+from state.keys import execution_of_key
 from streams.clock import ManualClock
 from streams.doors.submissions import send
 from streams.log.memory.log import MemoryLog
 from streams.simulation.broker_faults import BrokerFaults
 from streams.simulation.coverage import ROLES_BY_WEIGHT, STEPS, Coverage
 from streams.simulation.fleet import Fleet
+from streams.simulation.folder import Folder
 from streams.simulation.ledger import Ledger
 from streams.simulation.machines import Killed, Machine, consumer_of, paused_of, transactional_id_of
 from streams.simulation.outside import Outside
@@ -25,6 +27,7 @@ from streams.simulation.scenario import Say, Scenario, without_trace
 from streams.simulation.times import Times
 from streams.simulation.violation import Violation
 from streams.worker.topics import ensure_topics
+from topologies.pipeline.ends import ObjectSource
 
 
 class World:
@@ -57,6 +60,9 @@ class World:
         self.times = Times(
             scenario, self.clock, self.rng, self.coverage, self.say, next_deadline_ms=self.outside.next_deadline_ms
         )
+        self.folder: Folder | None = None
+        if isinstance(scenario.pipeline.source, ObjectSource):
+            self.folder = Folder(scenario, self.clock, self.rng, self.coverage, self.say)
         self.doors = self.log.plain_producer()
         self.unsubmitted = list(scenario.submissions)
         self.cancelled: set[str] = set()
@@ -85,6 +91,8 @@ class World:
         if self.tracing:
             self.say(self.scenario.describe())
         self.scenario.author.reset()
+        if self.folder is not None:
+            self.folder.may_change_while_it_is_read(on=True)
         self.machines[0].start(self.at)
         if self.scenario.early or self.rng.random() < 0.5:
             self.submit()
@@ -98,12 +106,20 @@ class World:
         """Whether the broker answers nobody."""
         return self.broker.is_away
 
-    def may_be_forgotten(self, execution_id: str) -> bool:
-        """Whether an execution ended so long ago that a worker may have forgotten it, or may do so soon."""
-        execution = self.ledger.execution(execution_id)
+    @property
+    def is_over(self) -> bool:
+        """Whether everything that was to be started was, and has ended."""
+        is_taken = self.folder is None or self.folder.expected() <= self.ledger.ended.keys()
+        return is_taken and self.ledger.is_over()
+
+    def may_be_gone(self, key: bytes) -> bool:
+        """Whether a row's execution ended so long ago that a worker may have deleted the row, or may do so soon."""
+        execution = self.ledger.execution(execution_of_key(key))
         if execution is None or not execution.is_terminal:
             return False
-        kept_ms = self.scenario.pipeline.retention.executions_ms
+        retention = self.scenario.pipeline.retention
+        is_stub = key.startswith(b"e") and execution.origin != "person"
+        kept_ms = retention.keys_ms if is_stub else retention.executions_ms
         return execution.updated_at_ms + kept_ms < self.times.latest_ms
 
     @property
@@ -149,6 +165,8 @@ class World:
             (self.overstay, 3 if self.scenario.stalls else 0),
             (self.cancel, 2 if self.scenario.cancels else 0),
         ]
+        if self.folder is not None:
+            moves += [(self.folder.act, 20), (self.fleet.look_at_input, 25)]
         return [move for move, _ in moves], [weight for _, weight in moves]
 
     def move(self) -> None:
@@ -226,15 +244,16 @@ class World:
         if self.unsubmitted:
             execution_id = self.unsubmitted.pop(0)
         else:
-            execution_id = self.rng.choice(sorted(self.scenario.submissions))
-            if self.scenario.ages and execution_id in self.ledger.ended:
+            execution_id = self.rng.choice(sorted(self.scenario.submissions) or [""])
+            by_hand = self.scenario.pipeline.source is None
+            if not execution_id or (self.scenario.ages and by_hand and execution_id in self.ledger.ended):
                 return  # forgotten, it would be another execution
         self.say(f"door: submits {execution_id}")
         send(self.scenario.pipeline, self.doors, self.scenario.submissions[execution_id], timeout_s=1)
 
     def cancel(self) -> None:
         """Cancel an execution."""
-        if self.broker.is_away or self.rng.random() < 0.5:
+        if self.broker.is_away or self.rng.random() < 0.5 or not self.scenario.submissions:
             return
         execution_id = self.rng.choice(sorted(self.scenario.submissions))
         self.cancelled.add(execution_id)
@@ -346,12 +365,16 @@ class World:
             machine.is_stalled = False
         self.fleet.bury_all()
         self.fleet.make_whole()
+        if self.folder is not None:
+            self.folder.finish()
 
     def round(self) -> bool:
         """Step every loop, run every job, give every answer; True when anything happened."""
         moved = False
         self.fleet.bury_all()
         self.fleet.make_whole()
+        if self.folder is not None:
+            self.fleet.look_at_input()
         for machine in list(self.machines):
             for role in ("ingress", "core", "continuation"):
                 if machine.worker is not None:

@@ -5,6 +5,7 @@ A thread that meets something that only the operator can mend stops the whole wo
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import socket
 import threading
@@ -16,7 +17,7 @@ from pathlib import Path
 import structlog
 
 from connectors.objects.publication import remove_stale
-from schemas.errors import InstanceFenced, KawaitError, LogError
+from schemas.errors import InstanceFenced, KawaitError, LogError, LogUnavailable
 from state.tables.rocksdb import RocksStoreFactory
 from streams.author.step_process import StepProcess
 from streams.clock import Clock, SystemClock
@@ -84,8 +85,7 @@ def run_worker(
         taken_up = wait_for_start(pipeline, log, stop)
         if taken_up is None:
             return 0
-        for remark in topic_remarks(pipeline, log):
-            logger.warning("a topic is not as `kawait topics` would make it", detail=remark)
+        _tell_remarks(pipeline, log)
         worker = Assembly(
             pipeline=pipeline,
             log=log,
@@ -111,6 +111,13 @@ def run_worker(
         stores.close()
         if not static:  # nobody will ever take this name again
             shutil.rmtree(stores.path, ignore_errors=True)
+
+
+def _tell_remarks(pipeline: Pipeline, log: Log) -> None:
+    """What is not as we would have made it about topics that will do; nothing where the broker is away again."""
+    with contextlib.suppress(LogUnavailable):
+        for remark in topic_remarks(pipeline, log):
+            logger.warning("a topic is not as `kawait topics` would make it", detail=remark)
 
 
 def _admin(settings: WorkerSettings, worker: Worker) -> AdminServer | _NoAdmin:

@@ -66,6 +66,7 @@ def main() -> int:
         for number, chosen in enumerate(LINES, 1):
             _say(f"[{number}/{len(LINES)}] {chosen.name}: {chosen.promise}")
             results.append(run_line(chosen, ground, _say))
+            _say(f"    {results[-1].seconds:.0f} s")
     except KeyboardInterrupt:
         _say("interrupted")
     finally:

@@ -44,7 +44,8 @@ def _markdown(results: Sequence[Result], head: dict[str, object]) -> str:
         f"{head['held']} of {head['lines']} lines held. {head['at']}, {head['machine']}, {head['seconds']} s, seed {head['seed']}{size}.",
     ]
     for result in results:
-        lines += ["", f"## {'holds' if result.held else 'FAILS'}: {result.line.name}", "", result.line.promise, ""]
+        verdict = "holds" if result.held else "FAILS"
+        lines += ["", f"## {verdict}: {result.line.name} ({result.seconds:.0f} s)", "", result.line.promise, ""]
         lines += ["| | check | figures |", "|---|---|---|"]
         lines += [
             f"| {'ok' if check.held else 'FAIL'} | {_cell(check.what)} | {_cell(check.figures)} |"

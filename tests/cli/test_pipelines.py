@@ -10,6 +10,7 @@ import pytest
 import yaml
 from click.testing import Result
 
+from schemas.topics import external_topic
 from streams.testing.driver import TopologyTestDriver
 
 Run = Callable[..., Result]
@@ -59,6 +60,18 @@ def test_topics_are_created_once(run: Run, pipeline: Path, driver: TopologyTestD
     second = run("topics", pipeline, "--app", "copy", "--json")
     assert len(json.loads(first.stdout)["created"]) == json.loads(first.stdout)["verified"] == 15
     assert json.loads(second.stdout)["created"] == []
+
+
+def test_a_response_topic_with_its_senders_times_is_told(run: Run, pipeline: Path, driver: TopologyTestDriver) -> None:
+    """It will do, but nobody knows then when an answer came in."""
+    (topic,) = driver.pipeline.response_topics
+    assert "LogAppendTime" not in run("topics", pipeline).stdout
+    driver.log.delete_topic(topic)
+    driver.log.create_topics([external_topic(topic, partitions=1, replication_factor=1)], 1)
+    told = run("topics", pipeline)
+    assert told.exit_code == 0
+    assert f"not as it would be made: {topic} has message.timestamp.type=CreateTime" in told.stdout
+    assert len(json.loads(run("topics", pipeline, "--json").stdout)["remarks"]) == 1
 
 
 def test_topics_that_do_not_fit_are_refused_with_what_to_do(

@@ -22,7 +22,10 @@ def is_worth_a_look(pipeline: Pipeline, boundary: int) -> bool:
 
 
 def counted_by(pipeline: Pipeline, boundary: int) -> int | None:
-    """The aggregate step that takes exactly one item for each that enters the await; None: none does, or nobody can say how many."""
+    """The aggregate step that takes one item for each that enters the await; None: none does, or nobody can say how many.
+
+    Items that may be left out later count too: to ask for more than it can take, in the hope that enough of them fail, costs more than to refuse.
+    """
     step = pipeline.await_step(boundary)
     suffix = pipeline.steps[boundary + 1 : step.suffix_stop]
     is_one_each = all(each.cardinality is Cardinality.ONE_TO_ONE for each in suffix)

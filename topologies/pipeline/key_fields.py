@@ -1,4 +1,4 @@
-"""Which fields may make an idempotency key: those whose text says which value it is, to everybody who may read keys."""
+"""Which fields may make an idempotency key: those whose text says which value it is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from decimal import Decimal
 from enum import Enum
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel, SecretBytes, SecretStr
+from pydantic import BaseModel
 from typing_extensions import TypeAliasType
 
 from topologies.pipeline.payloads import PayloadType
@@ -25,8 +25,6 @@ def key_field_problem(payload: PayloadType, path: str) -> tuple[str, str] | None
         path: A name for which `PayloadType.has_field` holds.
     """
     kinds = [kind for arm in payload.alternatives for kind in _kinds_at(arm, path.split("."))]
-    if any(isinstance(kind, type) and issubclass(kind, (SecretStr, SecretBytes)) for kind in kinds):
-        return f"{path} is a secret, and everybody who reads facts can read keys", "name another field"
     texts = {is_text for kind in kinds for is_text in _is_text(kind)}
     if len(texts) > 1:
         return (
@@ -62,8 +60,6 @@ def _members(annotation: Any) -> Iterator[Any]:
 
 def _is_text(kind: Any) -> set[bool]:
     """Whether values of the type are text in JSON; both where nobody can say."""
-    if kind is Any or kind is object:
-        return {True, False}
     if get_origin(kind) is Literal:
         return {isinstance(value, str) for value in get_args(kind) if value is not None}
     bare = get_origin(kind) or kind

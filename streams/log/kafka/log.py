@@ -43,6 +43,9 @@ from streams.log.seam import Isolation, Rebalance, TopicPartition, TopicState
 
 _T = TypeVar("_T")
 
+CLOCKS_APART_MS = 1_000
+"""How far apart the clocks of a cluster's brokers are taken to be, at most."""
+
 _STALE = frozenset(
     {
         KafkaError.NOT_LEADER_FOR_PARTITION,
@@ -67,7 +70,7 @@ class KafkaLog:
     """
 
     name = "kafka"
-    clocks_apart_ms = 1_000
+    clocks_apart_ms = CLOCKS_APART_MS
 
     def __init__(self, bootstrap: str, config: Mapping[str, str] | None = None) -> None:
         self.bootstrap = bootstrap

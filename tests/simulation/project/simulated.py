@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
@@ -22,6 +23,12 @@ class Order(BaseModel):
     items: list[int]
     trouble: int = 0
     trouble_at: int = 0
+
+
+class Lines(BaseModel):
+    """A file whose lines are items: name, index, and how often the suffix stumbles."""
+
+    path: Path
 
 
 class Ask(BaseModel):
@@ -78,9 +85,14 @@ class Stumbled(Exception):
 calls: Counter[tuple[str, str, int]] = Counter()
 
 
+between_lines: list[Callable[[Path], None]] = [lambda _path: None]
+"""Called before each line that is read of a file: it may change meanwhile."""
+
+
 def reset() -> None:
     """Forget how often each function was called."""
     calls.clear()
+    between_lines[0] = lambda _path: None
 
 
 def _stumble(where: str, name: str, index: int, fails: int) -> None:
@@ -121,6 +133,21 @@ def split(value: Order) -> Iterator[Ask]:
         if index == value.trouble_at:
             _stumble("split", value.name, 0, value.trouble)
         yield Ask(name=value.name, index=index, fails=fails)
+
+
+def read_lines(value: Lines) -> Iterator[Ask]:
+    """A line at a time from where the last one ended, so that it sees whatever lies there by then."""
+    position = 0
+    while True:
+        between_lines[0](value.path)
+        with value.path.open("rb") as lines:
+            lines.seek(position)
+            line = lines.readline().decode()
+            position = lines.tell()
+        if not line:
+            return
+        name, index, fails = line.rstrip("\n").split(",")
+        yield Ask(name=name, index=int(index), fails=int(fails))
 
 
 def touch(value: Ask) -> Ask:
