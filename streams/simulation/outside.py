@@ -28,6 +28,9 @@ _decode_request = msgspec.json.Decoder(RequestEnvelope).decode
 SENDERS_TIMES_MS = (0, 3_600_000, -3_600_000)
 """How wrong the clock of the outside party may be: it stamps what it writes to a topic with CreateTime."""
 
+GONE = "#"
+"""Behind the name of a topic that is gone; one of the same name may be there again."""
+
 Origin = tuple[str, int, int]
 
 
@@ -83,6 +86,9 @@ class Outside:
         self._transactions: deque[tuple[MemoryProducer, Origin]] = deque()
         """Open ones, with where the answer lies that each brings."""
         self._drawn = 0
+        self._generation = 0
+        self.ambiguous: set[Origin] = set()
+        """Places in a topic that was made again: two answers were there."""
         topics = {
             step.transport.request_topic
             for step in self._pipeline.await_steps
@@ -239,6 +245,23 @@ class Outside:
             producer.begin()
             producer.produce(topic, b"given up", partition=partition)
             producer.abort()
+
+    def lose_unread(self, topic: str, committed: dict[TopicPartition, int]) -> None:
+        """A response topic is gone: what nobody had taken over was never said; of the rest only what came of it is known."""
+        for producer, _ in self._transactions:
+            producer.abort()
+        open_ = {origin for _, origin in self._transactions}
+        self._transactions.clear()
+        for origin in [origin for origin in self.sent if origin[0] == topic]:
+            sent = self.sent.pop(origin)
+            at = TopicPartition(topic, origin[1])
+            if origin in open_ or origin[2] >= committed.get(at, 0):
+                if sent.interaction_id in self.questions and sent.interaction_id not in self.open:
+                    self.open.append(sent.interaction_id)
+            else:
+                self.ambiguous.add(origin)
+                self._generation += 1
+                self.sent[f"{topic}{GONE}{self._generation}", origin[1], origin[2]] = sent
 
     @property
     def has_open_transaction(self) -> bool:

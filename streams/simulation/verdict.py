@@ -15,7 +15,7 @@ from state.unit import UnitRecord
 from streams.author.suffixes import Suffix
 from streams.doors.outcomes import ENDED
 from streams.simulation.ledger import records_of
-from streams.simulation.outside import Origin, Sent
+from streams.simulation.outside import GONE, Origin, Sent
 from streams.simulation.tables import check_restore, check_tables
 from streams.simulation.undisturbed import check_undisturbed
 from streams.simulation.violation import Breach, Violation
@@ -145,7 +145,12 @@ def check_answers(world: World) -> None:
         if isinstance(letter := codec.decode(record.value), DeadLetter) and letter.kind == "record"
     )
     for origin, sent in world.outside.sent.items():
+        if GONE in origin[0] or origin in world.outside.ambiguous:
+            continue
         refused = refusals.get(origin, [])
+        if world.blackout.is_reread:  # and judged once more
+            refused = refused[:1]
+            dead[origin] = min(dead[origin], 1)
         if sent.expects == "dead":
             if dead[origin] != 1 or refused:
                 raise Violation(
@@ -210,7 +215,8 @@ def _check_lateness(world: World, refusals: dict[Origin, list[Refusal]]) -> None
         is_late = dispatched is not None and sent.at_ms >= dispatched.deadline_ms
         if is_late and any(refusal.reason == "late" for refusal in refusals.get(origin, ())):
             late[sent.interaction_id] += 1
-    for iid, count in ledger.late_while_open.items():
+    is_known = not world.blackout.is_reread and not world.outside.ambiguous
+    for iid, count in ledger.late_while_open.items() if is_known else ():
         allowed = 0 if world.scenario.senders_times else late[iid]
         if count > allowed:
             raise Violation(

@@ -30,6 +30,7 @@ class Breach(StrEnum):
     RESTORE_DIFFERS = "restore-differs"
     PAUSED_FOR_NOTHING = "paused-for-nothing"
     WAITS_FOR_NOTHING = "waits-for-nothing"
+    LOST_OFFSETS_IGNORED = "lost-offsets-ignored"
     NEVER_AT_REST = "never-at-rest"
     ROWS_LEFT_BEHIND = "rows-left-behind"
     FORGOTTEN_CAME_BACK = "forgotten-came-back"

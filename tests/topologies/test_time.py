@@ -367,3 +367,21 @@ def test_a_steady_backlog_of_one_partition_starves_no_other(make: Any, monkeypat
         for loop in driver.worker.loops.values():
             loop.step()
     assert [driver.status(execution) for execution in executions] == ["WAITING_EXTERNAL"] * 12
+
+
+def test_a_gate_opens_while_records_always_wait(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The backlog of three partitions grows all the time: a batch never takes all that is read, and timers ring all the same."""
+    driver = make("scalar", sets=("kafka.partitions=3", "steps.ask.timeout=PT5S"))
+    executions = [driver.submit({"basket": "b", "sku": f"s{number}"}) for number in range(12)]
+    driver.run()
+    monkeypatch.setattr(limits, "BATCH_RECORDS_MAX", 5)
+    core = driver.worker.loops["core"]
+    for _ in range(150):
+        driver.clock.advance(1_000)
+        for number in range(3):
+            for _ in range(4):
+                driver.send_raw(driver.names.completions, b"junk", partition=number)
+        for loop in driver.worker.loops.values():
+            loop.step()
+    assert all(task.is_waiting() for task in core.tasks.values())
+    assert [driver.status(execution) for execution in executions] == ["FAILED"] * 12

@@ -89,6 +89,7 @@ class PayloadType:
     __slots__ = (
         "_accepted",
         "_exact",
+        "_may_lose",
         "_proof",
         "_serialize",
         "_serialize_python",
@@ -118,14 +119,21 @@ class PayloadType:
         self.validate_json: Callable[[bytes | str], Any] = adapter.validator.validate_json
         self._validate_python = adapter.validator.validate_python
         self._serialize = adapter.serializer.to_json
+        self._may_lose = (
+            values.MAY_HAVE_FRACTION
+            if self._proof.has_decimals or self._proof.has_free
+            else values.MAY_BE_LONG
+            if self._proof.has_ints
+            else None
+        )
         self._serialize_python = adapter.serializer.to_python
         asks = self._proof.reads_back or self._proof.has_floats or self._proof.has_sets
         self.to_json: Callable[[Any], bytes] = self._write_checked if asks else self._write
 
     @property
-    def has_decimals(self) -> bool:
-        """Whether a value may hold a decimal."""
-        return self._proof.has_decimals
+    def has_digits(self) -> bool:
+        """Whether a value may hold a decimal or an integer: more digits than a float keeps."""
+        return self._proof.has_decimals or self._proof.has_ints
 
     @classmethod
     def union(cls, members: Iterable[PayloadType]) -> PayloadType:
@@ -195,14 +203,14 @@ class PayloadType:
         Raises:
             Misfit: it is not JSON, not of this type, or says what a value of it cannot hold.
         """
-        proof = self._proof
+        may_lose = self._may_lose
         try:
             value = self.validate_json(data)
-            if (proof.has_decimals and values.MAY_HAVE_FRACTION(data)) or (proof.has_ints and values.MAY_BE_LONG(data)):
+            if may_lose is not None and (may_lose(data) or data[:1] not in (b"{", b"[")):
                 value = values.with_digits(data, value, self.validate_json)
         except (ValueError, RecursionError) as error:
             raise Misfit.of(self.name, error) from error
-        if proof.has_floats and values.MAY_BE_NO_NUMBER(data):
+        if self._proof.has_floats and values.MAY_BE_NO_NUMBER(data):
             self._refuse_no_number(value)
         return value
 

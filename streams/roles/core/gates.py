@@ -88,10 +88,10 @@ class Seen(NamedTuple):
 
 
 class Look(NamedTuple):
-    """What a look found: of each lane, and then the end of `completions`."""
+    """What a look found: of each lane, and then the end of `completions`; None: not known."""
 
     lanes: list[Seen]
-    last: int
+    last: int | None
 
 
 class Reading(Protocol):
@@ -104,6 +104,8 @@ class Reading(Protocol):
 def look(log: Log, asked: Sequence[tuple[Before | None, Ends | None]], completions: TopicPartition) -> Look:
     """Read the ends that are not known yet, then how far they are taken over, then the end of `completions`, in this order.
 
+    Ends that were read are kept if the rest fails: read again while answers keep coming they would move away.
+
     Raises:
         LogUnavailable: no answer.
     """
@@ -115,7 +117,10 @@ def look(log: Log, asked: Sequence[tuple[Before | None, Ends | None]], completio
             continue
         ends = known if known is not None else {at: end for at, end in fresh.items() if at.topic == before.topic}
         seen.append(Seen(ends, _is_taken_over(log, before.group, ends)))
-    return Look(seen, log.end_offsets([completions], "uncommitted", LOOK_TIMEOUT_S)[completions])
+    try:
+        return Look(seen, log.end_offsets([completions], "uncommitted", LOOK_TIMEOUT_S)[completions])
+    except LogUnavailable:
+        return Look(seen, None)
 
 
 def _ends_of(log: Log, topics: Iterable[str]) -> Ends:
@@ -130,10 +135,13 @@ def _ends_of(log: Log, topics: Iterable[str]) -> Ends:
 
 
 def _is_taken_over(log: Log, group: str, ends: Ends) -> bool:
-    """Whether a group has committed these positions; what it never committed it takes up from the log start."""
-    committed = log.group_offsets(group, list(ends), LOOK_TIMEOUT_S)
-    never = [at for at in ends if committed.get(at) is None]
-    starts = log.start_offsets(never, LOOK_TIMEOUT_S) if never else {}
+    """Whether a group is known to have committed these positions; what it never committed it takes up from the log start."""
+    try:
+        committed = log.group_offsets(group, list(ends), LOOK_TIMEOUT_S)
+        never = [at for at in ends if committed.get(at) is None]
+        starts = log.start_offsets(never, LOOK_TIMEOUT_S) if never else {}
+    except LogUnavailable:
+        return False
     return all((starts[at] if at in starts else committed[at] or 0) >= end for at, end in ends.items())
 
 
