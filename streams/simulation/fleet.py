@@ -8,8 +8,8 @@ from streams.clock import ManualClock
 from streams.log.memory.log import MemoryLog
 from streams.simulation.coverage import Coverage
 from streams.simulation.machines import At, Machine, consumer_of, transactional_id_of
-from streams.simulation.own_clock import OwnClock
 from streams.simulation.scenario import Say, Scenario
+from streams.simulation.times import OwnClock
 from streams.worker.assembly import ROLES
 
 SKEWS_MS = (0, 0, 700, -700, 30_000, -30_000, 200_000, -200_000)
@@ -67,9 +67,19 @@ class Fleet:
             if machine.worker is not None and not machine.is_stalled and machine.name not in busy
         ]
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether whatever runs has taken up what is its own."""
+        return all(machine.worker is not None and machine.worker.is_ready for machine in self.running())
+
     def runs(self, role: str) -> bool:
         """Whether a machine that runs has the role."""
         return any(role in machine.roles for machine in self.running())
+
+    def look_at_input(self) -> None:
+        """Whoever runs looks at the input folder, if it is theirs to do."""
+        for machine in self.running():
+            machine.look_at_input()
 
     # --- up and down -------------------------------------------------------------------------------------------------
 
@@ -90,8 +100,21 @@ class Fleet:
         self._coverage.faults[f"start with {disk}"] += 1
         machine.start(self.at)
 
+    def restart_all(self) -> None:
+        """Start everything anew, on the disks that are there."""
+        self.stop_all()
+        self.make_whole()
+
+    def stop_all(self) -> None:
+        """Kill every process, and let its sessions end."""
+        for machine in self.machines:
+            machine.is_stalled = False
+            machine.kill()
+        self.bury_all()
+
     def make_whole(self) -> None:
         """Start what is missing of the roles; two processes of one name may both have met a newer one."""
+        self._log.expire_transaction(f"{self._scenario.pipeline.app}.application")  # of a start that did not end
         for role in ROLES:
             if not self.runs(role):
                 next(machine for machine in self.machines if role in machine.roles).start(self.at)

@@ -72,7 +72,8 @@ class Ledger:
         self._say = say
         self._reader = log.reader()
         self._reader.assign({TopicPartition(names.facts, number): 0 for number in range(scenario.pipeline.partitions)})
-        self._one_session = scenario.bounds.get("LIVE_SESSIONS_MAX", 64) < len(scenario.submissions)
+        self._forgotten: dict[str, ExecutionRecord] = {}
+        self._one_session = scenario.bounds.get("LIVE_SESSIONS_MAX", 64) < max(len(scenario.submissions), 3)
 
     def follow(self) -> None:
         """Take new facts in; raises `Violation`."""
@@ -91,6 +92,8 @@ class Ledger:
             raise Violation(Breach.FACT_AFTER_THE_END, f"{fact} after {self.ended[fact.execution_id]}")
         self._once(fact)
         unasked = self._unasked(fact)
+        if isinstance(fact, facts.RunForgotten):
+            self._forgotten[fact.execution_id] = self.rows.get(execution_key(fact.execution_id))
         try:
             fold(self.rows, fact)
         except IllegalTransition as error:
@@ -98,6 +101,8 @@ class Ledger:
         if unasked is not None and self.interaction(unasked).requested:
             self.asked_late.add(unasked)
         self.facts.append(fact)
+        if isinstance(fact, facts.RunSubmitted):
+            self._scenario.note_submitted(fact)
         unit_id = getattr(fact, "unit_id", None)
         if isinstance(fact, ENDINGS):
             self._check_end(fact)
@@ -195,6 +200,10 @@ class Ledger:
         """What the facts of an execution fold to."""
         record: ExecutionRecord | None = self.rows.get(execution_key(execution_id))
         return record
+
+    def ended_as(self, execution_id: str) -> ExecutionRecord | None:
+        """An execution as it ended, also where no more than a stub is left."""
+        return self._forgotten.get(execution_id) or self.execution(execution_id)
 
     def is_over(self) -> bool:
         """Whether every execution has ended."""

@@ -7,7 +7,10 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import TYPE_CHECKING, Any, cast
 
-from schemas.errors import CallTimeout
+from prometheus_client import Gauge
+
+from schemas.errors import CallTimeout, LogUnavailable
+from schemas.topics import TopicSettings
 from state.tables.memory import MemoryStoreFactory
 from state.tables.overlay import CheckedOverlay
 from streams.clock import ManualClock
@@ -18,12 +21,15 @@ from streams.log.memory.broker import Group, Partition
 from streams.log.memory.consumer import MemoryGroupConsumer
 from streams.log.memory.log import MemoryLog
 from streams.log.seam import TopicPartition
+from streams.roles.core.events import OutputPublished, PublicationBroke, ResultCollected, SegmentBroke, SegmentEnded
 from streams.roles.core.task import CoreTask
-from streams.simulation.own_clock import OwnClock
+from streams.roles.object_source import Lister
+from streams.simulation.times import OwnClock
 from streams.telemetry.metrics import Metrics
 from streams.testing.inline_pool import InlinePool
 from streams.worker.application import take_up
 from streams.worker.assembly import Assembly, Worker
+from topologies.pipeline.ends import ObjectSource
 from topologies.pipeline.model import Pipeline
 
 if TYPE_CHECKING:
@@ -34,6 +40,9 @@ CLOCKS_APART_MS = 20
 
 POOL_CLOCK = ManualClock()
 """Of pools whose jobs overstay when the simulation says."""
+
+WORK_ENDS = (SegmentEnded, SegmentBroke, OutputPublished, PublicationBroke, ResultCollected)
+"""Events that end the local work of an execution."""
 
 Disk = dict[tuple[str, int], tuple[dict[bytes, bytes], "dict[str, ChangelogPosition]"]]
 
@@ -77,6 +86,8 @@ class QuietMetrics(Metrics):
 
     def clocks_differ(self, seconds: float) -> None:
         """Nothing."""
+
+    input_missing = Gauge("nothing", "nothing", registry=None)
 
 
 class Disks(MemoryStoreFactory):
@@ -129,6 +140,7 @@ class Machine:
         self.worker: Worker | None = None
         self.dead: list[Worker] = []
         self.is_stalled = False
+        self._lister: Lister | None = None
         self._pipeline = pipeline
         self.clock = clock
         self._world_log = log
@@ -147,7 +159,11 @@ class Machine:
         )
 
     def start(self, at: At) -> None:
-        """Start the process."""
+        """Start the process; one that cannot see how its application stands starts later."""
+        try:
+            taken_up = take_up(self._pipeline, self._log)
+        except LogUnavailable:
+            return
         self.worker = Assembly(
             pipeline=self._pipeline,
             log=self._log,
@@ -155,7 +171,7 @@ class Machine:
             stores=self.disks,
             instance=self.name,
             static=self.static,
-            taken_up=take_up(self._pipeline, self._log),
+            taken_up=taken_up,
             roles=self.roles,
             metrics=QuietMetrics(),
             make_pool=lambda: HeldPool(POOL_CLOCK, held=True),
@@ -172,7 +188,7 @@ class Machine:
             self.dead.append(self.worker)
             for pool in self.worker.pools:
                 pool.close()
-        self.worker = None
+        self.worker = self._lister = None
 
     def bury(self) -> None:
         """End the sessions and the transactions of its dead processes."""
@@ -182,6 +198,20 @@ class Machine:
                 self._log.kick(consumer)
             self._log.expire_transaction(transactional_id_of(loop))
         self.dead = []
+
+    def look_at_input(self) -> None:
+        """Look at the input folder, as whoever owns partition 0 does."""
+        source = self._pipeline.source
+        assert isinstance(source, ObjectSource)
+        core = self.worker.loops.get("core") if self.worker is not None else None
+        if core is None or TopicPartition(f"{self._pipeline.app}.commands", 0) not in core.tasks:
+            self._lister = None
+            return
+        if self._lister is None:
+            producer, metrics = self._log.plain_producer(), QuietMetrics()
+            self._lister = Lister(self._pipeline, source, self._log, self.clock, producer, metrics)
+            self._lister._reply_id = f"lister of {self.name}"  # noqa: SLF001 - drawn, it would differ from run to run
+        self._lister.look()
 
     def lose_disk(self, rng: Random) -> str:
         """What a restart finds on the disk: all, nothing, or an earlier state."""
@@ -226,6 +256,11 @@ def paused_of(loop: TransactionalLoop) -> set[TopicPartition]:
 def group_of(log: MemoryLog, name: str) -> Group:
     """A consumer group as the broker knows it, which no client may ask."""
     return log._broker.group(name)  # noqa: SLF001
+
+
+def spec_of(log: MemoryLog, topic: str) -> TopicSettings:
+    """A topic as it was made."""
+    return log._broker.topics[topic].spec  # noqa: SLF001
 
 
 def partition_of(log: MemoryLog, at: TopicPartition) -> Partition:

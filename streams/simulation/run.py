@@ -21,7 +21,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from streams.simulation.times import DAY_MS, HOUR_MS
 from streams.simulation.violation import Breach, Failed, Violation
 from streams.simulation.watch import Watch
 from streams.simulation.world import World
+from streams.worker.application import inputs_of
 
 ROUNDS_MAX = 3_000
 """Rounds of peace after which a run that has not come to rest never will."""
@@ -57,8 +58,10 @@ def simulate(seed: int, *, project: Path = PROJECT, say: Say | None = None) -> C
     output_dir = Path(tempfile.mkdtemp(prefix="kawait-simulation-"))
     try:
         scenario = draw(seed, project, output_dir / "out")
-        with bounded(scenario.bounds), quiet_logs() as logs:
-            world = World(scenario, say or without_trace)
+        with bounded(scenario.bounds), quiet_logs() as logs, ExitStack() as stack:
+            world = World(scenario, _steady(say, output_dir))
+            if world.folder is not None:
+                stack.enter_context(world.folder.looked_at())
             try:
                 play(world, Watch(world, logs))
             except Violation as violation:
@@ -70,6 +73,11 @@ def simulate(seed: int, *, project: Path = PROJECT, say: Say | None = None) -> C
             return world.coverage
     finally:
         shutil.rmtree(output_dir, ignore_errors=True)
+
+
+def _steady(say: Say | None, output_dir: Path) -> Say:
+    """Traces do not show where the run's folder is, which is another one each time."""
+    return without_trace if say is None else lambda text: say(text.replace(str(output_dir), "(a folder)"))
 
 
 def play(world: World, watch: Watch) -> None:
@@ -101,7 +109,7 @@ def _come_to_rest(world: World, watch: Watch) -> None:
         if quiet < 2:
             continue
         watch.at_rest()
-        if world.ledger.is_over() and _is_consumed(world):
+        if world.is_over and _is_consumed(world):
             return
         world.times.advance(max(pause_ms, world.times.until_next_deadline() if pause_ms >= PAUSE_MS_MAX else 0))
         pause_ms = min(pause_ms * 2, PAUSE_MS_MAX)
@@ -109,14 +117,25 @@ def _come_to_rest(world: World, watch: Watch) -> None:
 
 
 def _let_it_be_forgotten(world: World, watch: Watch) -> None:
-    """Let more time pass than executions are kept, and look whether anything is left of them."""
-    world.times.advance(world.scenario.pipeline.retention.executions_ms + DAY_MS)
+    """Let more time pass than executions are kept, and look whether anything is left of them; then more than keys are."""
+    retention = world.scenario.pipeline.retention
+    _let_time_pass(world, watch, retention.executions_ms)
+    if world.folder is not None:
+        world.coverage.faults["folder looked at again"] += bool(world.folder.files())
+        _let_time_pass(world, watch, retention.keys_ms)
+
+
+def _let_time_pass(world: World, watch: Watch, by_ms: int) -> None:
+    """Let time pass, start everything anew, and look whether anything is left of what may be gone by now."""
+    world.times.advance(by_ms + DAY_MS)
+    world.fleet.restart_all()
     for _ in range(HOURS_TO_FORGET):
         world.times.advance(HOUR_MS)
         quiet = 0
         for _ in range(ROUNDS_MAX):
-            quiet = 0 if world.round() else quiet + 1
+            moved = world.round()
             watch.after_move()
+            quiet = 0 if moved or not world.fleet.is_ready else quiet + 1
             if quiet > 2:
                 break
     world.times.advance(2 * DAY_MS)
@@ -129,7 +148,7 @@ def _is_consumed(world: World) -> bool:
     names, pipeline = world.names, world.scenario.pipeline
     inputs = {
         "core": (names.commands, names.completions),
-        "ingress": pipeline.response_topics,
+        "ingress": inputs_of(pipeline)["ingress"],
         "continuation": (names.continuations,),
     }
     return all(

@@ -17,11 +17,11 @@ from typing import Any
 
 import msgspec
 
-from schemas import limits
+from schemas import facts, limits
 from schemas.envelopes import SubmitCommand
 from schemas.errors import UsageError
 from streams.doors.submissions import command_for_payload
-from topologies.pipeline.ends import ObjectOutput, TopicOutput
+from topologies.pipeline.ends import After, ObjectOutput, ObjectSource, Source, TopicOutput, TopicSource
 from topologies.pipeline.model import Pipeline
 from topologies.pipeline.steps import AwaitStep, DeadLetterAndSkip, RunStep, Skip, Value
 from topologies.reading.loading import load_pipeline
@@ -30,9 +30,13 @@ PROJECT = Path(__file__).parents[2] / "tests" / "simulation" / "project"
 """The simulated pipelines of a checkout."""
 
 OUTPUT_TOPIC = "sim.lines"
+SOURCE_TOPIC = "sim.orders"
 
 LONG = 43_200
 """How many times longer an answer may take where months pass: 30 days for a minute."""
+
+FOLDERS = 3
+"""How many times oftener a pipeline with an input folder is drawn: there is one of them."""
 
 KEY_FIELDS: tuple[tuple[str, ...], ...] = ((), (), ("name",), ("name", "fails"), ("name", "index"))
 """Fields of idempotency keys: none, or such that all items are equal, some are, or none."""
@@ -56,6 +60,10 @@ class Scenario:
         early: The outside party likes to answer before its request was sent.
         ages: Months pass: what ended is forgotten, what is open stays.
         stalls: Jobs may overstay their limit.
+        orders: Where orders come by a topic, what each is and whether an item of it never succeeds, by name.
+        blackouts: Everything may be down for so long that offsets expire; topics may be made again meanwhile.
+        fragile: Items may fail for good.
+        contents: By checksum, name and bytes of each state that an input file ever had.
         bounds: `schemas.limits` as they are in this run: small, so that a dozen items meet them.
     """
 
@@ -78,6 +86,10 @@ class Scenario:
     cancels: bool
     early: bool
     ages: bool
+    blackouts: bool
+    fragile: bool
+    orders: dict[str, tuple[bytes, bool]] = field(default_factory=dict)
+    contents: dict[str, tuple[str, bytes]] = field(default_factory=dict)
     bounds: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -85,17 +97,54 @@ class Scenario:
         """Whether a live window is on."""
         return any(step.live for step in self.pipeline.await_steps)
 
+    def items_of(self, execution_id: str) -> list[dict[str, Any]]:
+        """What the source of an execution yields, in terms of requests."""
+        command = self.submissions[execution_id]
+        if command.source_sha256 is not None:
+            _, content = self.contents[command.source_sha256]
+            return [_row(line) for line in content.decode().splitlines()]
+        order = msgspec.json.decode(command.input)
+        return [{"name": order["name"], "index": index, "fails": fails} for index, fails in enumerate(order["items"])]
+
+    def note_submitted(self, fact: facts.RunSubmitted) -> None:
+        """An execution that an input has started."""
+        if fact.execution_id in self.submissions:
+            return
+        self.submissions[fact.execution_id] = SubmitCommand(
+            execution_id=fact.execution_id,
+            tenant_id=fact.tenant_id,
+            pipeline=fact.pipeline,
+            submission_key=fact.submission_key,
+            input=fact.input,
+            source_name=fact.source_name,
+            source_size=fact.source_size,
+            source_sha256=fact.source_sha256,
+            origin=fact.origin,
+            source_path=fact.source_path,
+            source_stamp=fact.source_stamp,
+        )
+        if any(item["fails"] in (self.author.ALWAYS, None) for item in self.items_of(fact.execution_id)):
+            self.lost_items.add(fact.execution_id)
+
     def describe(self) -> str:
         """The scenario in one line, for a trace."""
         pipeline = self.pipeline
         step = pipeline.await_steps[-1]
-        counts = [len(msgspec.json.decode(command.input)["items"]) for command in self.submissions.values()]
+        counts = [len(self.items_of(execution_id)) for execution_id in self.submissions]
         output = type(pipeline.output).__name__ if pipeline.output else "none"
         return (
             f"{self.shape}: items {counts}, window {step.window}, live {step.live}, {step.strategy}, on timeout {step.on_timeout}, "
             f"key fields {step.idempotency_key_fields}, output {output}, partitions {pipeline.partitions}, machines {self.machines} (static {self.static}, apart {self.apart}), steps {self.steps}, "
             f"silence {self.silence}, jumps {self.jumps}, clocks set {self.clocks_set}, senders' times {self.senders_times}, stalls {self.stalls}, cancels {self.cancels}, early {self.early}, ages {self.ages}, timeout {step.timeout_ms}, bounds {dict(self.bounds)}"
         )
+
+
+def _row(line: str) -> dict[str, Any]:
+    """A line of a file as the request that it becomes; a cut one becomes none."""
+    name, index, fails, *_ = (*line.split(","), "", "")
+    if not index.isdigit() or not fails.isdigit():
+        return {"name": None, "index": None, "fails": None}
+    return {"name": name, "index": int(index), "fails": int(fails)}
 
 
 @lru_cache(maxsize=8)
@@ -122,7 +171,8 @@ def author_of(pipeline: Pipeline) -> Any:
 def draw(seed: int, project: Path, output_dir: Path) -> Scenario:
     """The scenario of a seed."""
     rng = Random(seed)  # noqa: S311 - a simulation is no secret
-    base = rng.choice(shapes(project))
+    known = shapes(project)
+    base = rng.choice((*known, *(shape for shape in known * FOLDERS if shape.source is not None)))
     author = author_of(base)
     early = rng.random() < 0.2
     ages = rng.random() < 0.15
@@ -130,7 +180,13 @@ def draw(seed: int, project: Path, output_dir: Path) -> Scenario:
     # Who overstays loses an attempt by chance: what is left out then differs from run to run.
     on_error = None if stalls else rng.choice((None, None, Skip(), DeadLetterAndSkip()))
     pipeline = _varied(base, rng, output_dir, author, early=early, ages=ages, on_error=on_error)
-    submissions, lost = _submissions(pipeline, author, rng, fragile=on_error is not None or rng.random() < 0.1)
+    fragile = on_error is not None or rng.random() < 0.1
+    submissions, lost = _submissions(pipeline, author, rng, fragile=fragile)
+    orders: dict[str, tuple[bytes, bool]] = {}
+    if isinstance(pipeline.source, TopicSource):
+        names = {execution_id: command.submission_key for execution_id, command in submissions.items()}
+        orders = {name: (submissions[identity].input, identity in lost) for identity, name in names.items()}
+        submissions, lost = {}, set()
     machines = rng.choice((1, 1, 2, 2, 3))
     return Scenario(
         seed=seed,
@@ -152,6 +208,9 @@ def draw(seed: int, project: Path, output_dir: Path) -> Scenario:
         cancels=cancels,
         early=early,
         ages=ages,
+        blackouts=rng.random() < 0.2,
+        fragile=fragile,
+        orders=orders,
         bounds=_bounds(rng),
     )
 
@@ -196,23 +255,40 @@ def _varied(
         )
 
     steps = tuple(step_of(step) for step in base.steps)
+    source: Source | None = base.source
+    if isinstance(source, ObjectSource):
+        place = output_dir.parent
+        after: After = rng.choice(("keep", "keep", "move", "delete"))
+        ready = rng.choice((None, None, ".done"))
+        source = replace(
+            source,
+            location=place / "in",
+            ready_suffix=ready,
+            after=after,
+            done=place / "done" if after == "move" else None,
+            failed=place / "failed" if after == "move" else None,
+        )
+    elif rng.random() < 0.2:
+        source = TopicSource(topic=SOURCE_TOPIC, type=base.input_type, key=rng.choice((None, "{name}")))
     output: ObjectOutput | TopicOutput | None = None
     kind = rng.random()
     flat = len(base.output_type.arms) == 1 and base.output_type.arms[0] is not list
-    if kind < 0.25 and flat:
+    if kind < 0.25 and flat and not isinstance(source, ObjectSource):
         output = ObjectOutput(
             provider="filesystem", location=output_dir, key="{groupKey}.out", format="csv", group_by=None
         )
     elif kind < 0.6:
         output = TopicOutput(topic=OUTPUT_TOPIC, key=None)
     tokens = base.tokens if signed or rng.random() < 0.5 else None
-    return replace(base, steps=steps, output=output, partitions=rng.choice((2, 3)), tokens=tokens)
+    return replace(base, source=source, steps=steps, output=output, partitions=rng.choice((2, 3)), tokens=tokens)
 
 
 def _submissions(
     pipeline: Pipeline, author: Any, rng: Random, *, fragile: bool
 ) -> tuple[dict[str, SubmitCommand], set[str]]:
     submissions: dict[str, SubmitCommand] = {}
+    if isinstance(pipeline.source, ObjectSource):
+        return submissions, set()
     lost: set[str] = set()
     broken = rng.random() < 0.15
     stumbling = rng.choice((0.2, 0.2, 0.7))

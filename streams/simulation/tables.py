@@ -2,26 +2,53 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from schemas.identity import home_partition
+from schemas.names import Names
 from schemas.topics import CHANGELOG_DELETE_RETENTION_MS
 from state.execution import ExecutionRecord
 from state.folding import encode_row
 from state.keys import PREFIXES, TABLES, execution_of_key, prefix_span
 from state.tables.memory import MemoryStore
 from state.tables.store import Store
+from streams.clock import ManualClock
 from streams.engine.restore import Restore
+from streams.log.memory.log import MemoryLog
 from streams.roles.core.task import CoreTask
-from streams.simulation.machines import consumer_of, is_idle, is_member, task_insides
+from streams.simulation.coverage import Coverage
+from streams.simulation.ledger import Ledger
+from streams.simulation.machines import Machine, consumer_of, is_idle, is_member, task_insides
+from streams.simulation.scenario import Scenario
 from streams.simulation.violation import Breach, Violation
-from streams.simulation.world import World
 
 ROUNDS_MAX = 10_000
 """Steps of a restore after which it never ends: some take one record."""
 
 
-def check_tables(world: World) -> None:
+class Looked(Protocol):
+    """What of a world is looked at here."""
+
+    scenario: Scenario
+    log: MemoryLog
+    names: Names
+    clock: ManualClock
+    ledger: Ledger
+    coverage: Coverage
+    forgotten: set[str]
+
+    @property
+    def machines(self) -> list[Machine]:
+        """Every process that there is or was."""
+
+    def running(self) -> list[Machine]:
+        """Those that can be stepped now."""
+
+    def may_be_gone(self, key: bytes) -> bool:
+        """Whether a row may be deleted by now."""
+
+
+def check_tables(world: Looked) -> None:
     """The rows of every running task are what its partition's facts fold to."""
     world.ledger.follow()
     folded = folded_rows(world)
@@ -37,7 +64,7 @@ def check_tables(world: World) -> None:
             compare(world, Breach.TABLES_DIFFER, name, rows_of(store), folded.get(task.partition, {}))
 
 
-def folded_rows(world: World) -> dict[int, dict[bytes, bytes]]:
+def folded_rows(world: Looked) -> dict[int, dict[bytes, bytes]]:
     """What the facts fold to, by partition, as it is stored."""
     by_partition: dict[int, dict[bytes, bytes]] = {}
     partitions = world.scenario.pipeline.partitions
@@ -52,7 +79,7 @@ def rows_of(store: Any) -> dict[bytes, bytes]:
     return {key: value for prefix in PREFIXES.values() for key, value in store.scan(*prefix_span(prefix))}
 
 
-def compare(world: World, breach: Breach, tables: str, rows: dict[bytes, bytes], wanted: dict[bytes, bytes]) -> None:
+def compare(world: Looked, breach: Breach, tables: str, rows: dict[bytes, bytes], wanted: dict[bytes, bytes]) -> None:
     """Find the first row that is not what the facts say; of executions that may be forgotten, rows may be gone, and stay so."""
     back = [key for key in rows if execution_of_key(key) in world.forgotten] if world.forgotten else []
     if back:
@@ -60,7 +87,7 @@ def compare(world: World, breach: Breach, tables: str, rows: dict[bytes, bytes],
     if rows == wanted:
         return
     differing = sorted(key for key in {*rows, *wanted} if rows.get(key) != wanted.get(key))
-    forgotten = [key for key in differing if key not in rows and world.may_be_forgotten(execution_of_key(key))]
+    forgotten = [key for key in differing if key not in rows and world.may_be_gone(key)]
     keys = [key for key in differing if key not in forgotten]
     if keys:
         raise Violation(
@@ -75,7 +102,7 @@ def compare(world: World, breach: Breach, tables: str, rows: dict[bytes, bytes],
         raise Violation(Breach.ROWS_LEFT_BEHIND, f"{tables} hold {orphans[0]!r}, whose execution is forgotten")
 
 
-def check_restore(world: World) -> None:
+def check_restore(world: Looked) -> None:
     """A fresh store, restored from the changelogs, is the same too."""
     folded = folded_rows(world)
     for partition in range(world.scenario.pipeline.partitions):
@@ -84,7 +111,7 @@ def check_restore(world: World) -> None:
         compare(world, Breach.RESTORE_DIFFERS, name, rows, folded.get(partition, {}))
 
 
-def restored(world: World, partition: int, store: MemoryStore | None = None) -> Store:
+def restored(world: Looked, partition: int, store: MemoryStore | None = None) -> Store:
     """A store, a fresh one unless another is given, as it is after a restore."""
     restore = Restore(
         world.log,
@@ -102,7 +129,7 @@ def restored(world: World, partition: int, store: MemoryStore | None = None) -> 
     return restore.store
 
 
-def check_forgotten(world: World) -> None:
+def check_forgotten(world: Looked) -> None:
     """Nothing is left of what ended longer ago than executions are kept: neither on a machine, nor after a restore."""
     for machine in world.running():
         for task in machine.tasks:
@@ -117,13 +144,13 @@ def check_forgotten(world: World) -> None:
             _check_gone(world, f"the tables of partition {partition}, restored onto an old disk,", found)
 
 
-def _check_gone(world: World, tables: str, rows: dict[bytes, bytes]) -> None:
-    left = [key for key in rows if world.may_be_forgotten(execution_of_key(key))]
+def _check_gone(world: Looked, tables: str, rows: dict[bytes, bytes]) -> None:
+    left = [key for key in rows if world.may_be_gone(key)]
     if left:
         raise Violation(Breach.NEVER_FORGOTTEN, f"{tables} still hold {left[0]!r} and {len(left) - 1} rows more")
 
 
-def check_waiting(world: World) -> None:
+def check_waiting(world: Looked) -> None:
     """No execution waits without a timer, local work or a session."""
     for machine in world.running():
         for task in machine.tasks:
@@ -137,7 +164,7 @@ def check_waiting(world: World) -> None:
             _check_waiting(world, task)
 
 
-def _check_waiting(world: World, task: CoreTask) -> None:
+def _check_waiting(world: Looked, task: CoreTask) -> None:
     store, sessions, timers = task_insides(task)
     armed = {key[2:].decode().split(".")[0] for key, _ in timers.armed()}
     serving = {session.execution_id for session in sessions.values() if session.is_ended or session.stream is not None}

@@ -18,17 +18,17 @@ from streams.clock import ManualClock
 from streams.doors.submissions import send
 from streams.engine.aside import AtOnce
 from streams.log.memory.log import MemoryLog
+from streams.simulation.folder import Folder
 from streams.simulation.ledger import Ledger, records_of
 from streams.simulation.machines import QuietMetrics
 from streams.simulation.outside import Outside
 from streams.simulation.scenario import OUTPUT_TOPIC, Scenario, without_trace
 from streams.simulation.violation import Breach, Violation
-from streams.simulation.world import World
 from streams.testing.inline_pool import InlinePool
 from streams.worker.application import take_up
 from streams.worker.assembly import Assembly
 from streams.worker.topics import ensure_topics
-from topologies.pipeline.ends import ObjectOutput, TopicOutput
+from topologies.pipeline.ends import ObjectOutput, TopicOutput, TopicSource
 from topologies.pipeline.model import Pipeline
 from topologies.pipeline.steps import AwaitStep
 
@@ -63,7 +63,7 @@ class _Outcomes:
 
     def of(self, execution_id: str) -> Outcome:
         """The outcome of one execution that has ended."""
-        execution = self._ledger.execution(execution_id)
+        execution = self._ledger.ended_as(execution_id)
         assert execution is not None
         lines = sorted(self._lines.get(execution_id, []))
         return Outcome(execution.status, execution.result, lines, self._published(execution))
@@ -77,17 +77,26 @@ class _Outcomes:
         return path.read_bytes() if path.exists() else None
 
 
-def check_undisturbed(world: World) -> None:
+def check_undisturbed(scenario: Scenario, ledger: Ledger, log: MemoryLog, folder: Folder | None) -> None:
     """An undisturbed run on the other path, given the same answers, ends with the same outputs, byte for byte."""
-    outcomes = _Outcomes(world.scenario, world.ledger, world.log)
-    endings = world.ledger.ended
+    outcomes = _Outcomes(scenario, ledger, log)
+    endings = ledger.ended
     succeeded = [execution_id for execution_id, ending in endings.items() if isinstance(ending, facts.RunSucceeded)]
-    for execution_id in world.scenario.submissions:
+    for execution_id in scenario.submissions:
         if execution_id not in succeeded:
-            _check_lines(world, execution_id, outcomes.of(execution_id))
+            _check_lines(ledger, execution_id, outcomes.of(execution_id))
     if not succeeded:
         return
-    other = _Undisturbed(_other_path(world.scenario), world.ledger, succeeded)
+    if folder is None:
+        _compare(scenario, ledger, outcomes, succeeded)
+        return
+    for execution_id in succeeded:
+        with folder.set_back(scenario.submissions[execution_id]):
+            _compare(scenario, ledger, outcomes, [execution_id])
+
+
+def _compare(scenario: Scenario, ledger: Ledger, outcomes: _Outcomes, succeeded: list[str]) -> None:
+    other = _Undisturbed(_other_path(scenario), ledger, succeeded)
     other.run()
     calm = other.outcomes()
     for execution_id in succeeded:
@@ -100,11 +109,11 @@ def check_undisturbed(world: World) -> None:
             )
 
 
-def _check_lines(world: World, execution_id: str, outcome: Outcome) -> None:
+def _check_lines(ledger: Ledger, execution_id: str, outcome: Outcome) -> None:
     """An execution that did not succeed wrote no other lines than the outputs of its finished items."""
     stored = Counter(
         payload
-        for fact in world.ledger.facts
+        for fact in ledger.facts
         if isinstance(fact, facts.ContinuationCompleted) and fact.execution_id == execution_id
         for payload in fact.outputs
     )
@@ -124,10 +133,12 @@ def _other_path(scenario: Scenario) -> Scenario:
         else step
         for step in pipeline.steps
     )
-    output = pipeline.output
+    output, source = pipeline.output, pipeline.source
+    if isinstance(source, TopicSource):
+        source = None  # what it submitted is submitted by hand
     if isinstance(output, ObjectOutput):
         output = replace(output, location=Path(f"{output.location}-undisturbed"))
-    return replace(scenario, pipeline=replace(pipeline, steps=steps, output=output), silence=0.0)
+    return replace(scenario, pipeline=replace(pipeline, source=source, steps=steps, output=output), silence=0.0)
 
 
 class _Undisturbed:

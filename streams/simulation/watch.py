@@ -7,8 +7,7 @@ from typing import Any
 from state.interaction import InteractionStatus
 from state.keys import interaction_key
 from state.tables.overlay import WrongAssumption
-from streams.roles.core.events import OutputPublished, PublicationBroke, ResultCollected, SegmentBroke, SegmentEnded
-from streams.simulation.machines import Machine, consumer_of, is_member, paused_of, task_insides
+from streams.simulation.machines import WORK_ENDS, Machine, consumer_of, is_member, paused_of, task_insides
 from streams.simulation.tables import check_tables, check_waiting
 from streams.simulation.violation import Breach, Violation
 from streams.simulation.world import World
@@ -18,9 +17,6 @@ SUSPICIOUS = {
     "an event cannot be committed": Breach.EVENT_BLAMED,
 }
 """What a worker logs when its own code is wrong: the start of a line, and the breach that it shows."""
-
-WORK_ENDS = (SegmentEnded, SegmentBroke, OutputPublished, PublicationBroke, ResultCollected)
-"""Events that end the local work of an execution."""
 
 SENT = 4
 """The numbered step of a commit before which the broker has taken the positions of the batch, or refused them."""

@@ -12,19 +12,24 @@ from schemas.envelopes import CancelCommand
 from schemas.errors import InstanceFenced
 from schemas.names import Names
 from schemas.topics import external_topic
+from state.keys import execution_of_key
 from streams.clock import ManualClock
 from streams.doors.submissions import send
 from streams.log.memory.log import MemoryLog
+from streams.simulation.blackout import Blackout
 from streams.simulation.broker_faults import BrokerFaults
 from streams.simulation.coverage import ROLES_BY_WEIGHT, STEPS, Coverage
 from streams.simulation.fleet import Fleet
+from streams.simulation.folder import Folder
 from streams.simulation.ledger import Ledger
 from streams.simulation.machines import Killed, Machine, consumer_of, paused_of, transactional_id_of
+from streams.simulation.orders import Orders
 from streams.simulation.outside import Outside
 from streams.simulation.scenario import Say, Scenario, without_trace
 from streams.simulation.times import Times
 from streams.simulation.violation import Violation
 from streams.worker.topics import ensure_topics
+from topologies.pipeline.ends import ObjectSource, TopicSource
 
 
 class World:
@@ -57,6 +62,23 @@ class World:
         self.times = Times(
             scenario, self.clock, self.rng, self.coverage, self.say, next_deadline_ms=self.outside.next_deadline_ms
         )
+        self.folder: Folder | None = None
+        if isinstance(scenario.pipeline.source, ObjectSource):
+            self.folder = Folder(scenario, self.clock, self.rng, self.coverage, self.say)
+        self.orders: Orders | None = None
+        if isinstance(scenario.pipeline.source, TopicSource):
+            self.orders = Orders(scenario, self.log, self.rng, self.say)
+        self.blackout = Blackout(
+            scenario,
+            self.fleet,
+            self.log,
+            self.outside,
+            self.orders,
+            self.ledger,
+            self.rng,
+            self.coverage,
+            self.say,
+        )
         self.doors = self.log.plain_producer()
         self.unsubmitted = list(scenario.submissions)
         self.cancelled: set[str] = set()
@@ -85,6 +107,8 @@ class World:
         if self.tracing:
             self.say(self.scenario.describe())
         self.scenario.author.reset()
+        if self.folder is not None:
+            self.folder.may_change_while_it_is_read(on=True)
         self.machines[0].start(self.at)
         if self.scenario.early or self.rng.random() < 0.5:
             self.submit()
@@ -98,12 +122,20 @@ class World:
         """Whether the broker answers nobody."""
         return self.broker.is_away
 
-    def may_be_forgotten(self, execution_id: str) -> bool:
-        """Whether an execution ended so long ago that a worker may have forgotten it, or may do so soon."""
-        execution = self.ledger.execution(execution_id)
+    @property
+    def is_over(self) -> bool:
+        """Whether everything that was to be started was, and has ended."""
+        is_taken = self.folder is None or self.folder.expected() <= self.ledger.ended.keys()
+        return is_taken and self.ledger.is_over()
+
+    def may_be_gone(self, key: bytes) -> bool:
+        """Whether a row's execution ended so long ago that a worker may have deleted the row, or may do so soon."""
+        execution = self.ledger.execution(execution_of_key(key))
         if execution is None or not execution.is_terminal:
             return False
-        kept_ms = self.scenario.pipeline.retention.executions_ms
+        retention = self.scenario.pipeline.retention
+        is_stub = key.startswith(b"e") and execution.origin != "person"
+        kept_ms = retention.keys_ms if is_stub else retention.executions_ms
         return execution.updated_at_ms + kept_ms < self.times.latest_ms
 
     @property
@@ -145,10 +177,13 @@ class World:
             (self.usurp, 1),
             (self.times.jump, 4 if self.scenario.jumps else 0),
             (self.fleet.set_clock, 4 if self.scenario.clocks_set else 0),
+            (self.black_out, 4 if self.scenario.blackouts else 0),
             (self.age, 5 if self.scenario.ages else 0),
             (self.overstay, 3 if self.scenario.stalls else 0),
             (self.cancel, 2 if self.scenario.cancels else 0),
         ]
+        if self.folder is not None:
+            moves += [(self.folder.act, 20), (self.fleet.look_at_input, 25)]
         return [move for move, _ in moves], [weight for _, weight in moves]
 
     def move(self) -> None:
@@ -223,18 +258,22 @@ class World:
         """Submit the next execution, or one again."""
         if self.broker.is_away:
             return
+        if self.orders is not None:
+            self.orders.write()
+            return
         if self.unsubmitted:
             execution_id = self.unsubmitted.pop(0)
         else:
-            execution_id = self.rng.choice(sorted(self.scenario.submissions))
-            if self.scenario.ages and execution_id in self.ledger.ended:
+            execution_id = self.rng.choice(sorted(self.scenario.submissions) or [""])
+            by_hand = self.scenario.pipeline.source is None
+            if not execution_id or (self.scenario.ages and by_hand and execution_id in self.ledger.ended):
                 return  # forgotten, it would be another execution
         self.say(f"door: submits {execution_id}")
         send(self.scenario.pipeline, self.doors, self.scenario.submissions[execution_id], timeout_s=1)
 
     def cancel(self) -> None:
         """Cancel an execution."""
-        if self.broker.is_away or self.rng.random() < 0.5:
+        if self.broker.is_away or self.rng.random() < 0.5 or not self.scenario.submissions:
             return
         execution_id = self.rng.choice(sorted(self.scenario.submissions))
         self.cancelled.add(execution_id)
@@ -245,6 +284,11 @@ class World:
         """Let so much time pass that what ended is forgotten; transactions and sessions that nobody keeps end meanwhile."""
         self.times.age()
         self.fleet.bury_all()
+
+    def black_out(self) -> None:
+        """Let everything be down, and the broker not be as it was."""
+        if not self.broker.is_away and not self.fleet.stepping:
+            self.blackout.happen()
 
     def leave_answers(self) -> None:
         """Answer, and let the deadline pass while only core loops go on: nobody takes the answer over."""
@@ -340,18 +384,22 @@ class World:
         self._is_peace = True
         self._armed = {role: armed for role, armed in self._armed.items() if armed[1] == "kill"}
         self.broker.come_back()
-        while self.unsubmitted:
+        while self.unsubmitted or (self.orders is not None and self.orders.unwritten):
             self.submit()
         for machine in self.machines:
             machine.is_stalled = False
         self.fleet.bury_all()
         self.fleet.make_whole()
+        if self.folder is not None:
+            self.folder.finish()
 
     def round(self) -> bool:
         """Step every loop, run every job, give every answer; True when anything happened."""
         moved = False
         self.fleet.bury_all()
         self.fleet.make_whole()
+        if self.folder is not None:
+            self.fleet.look_at_input()
         for machine in list(self.machines):
             for role in ("ingress", "core", "continuation"):
                 if machine.worker is not None:

@@ -11,10 +11,11 @@ import pytest
 
 from connectors.objects.listing import identify
 from connectors.objects.looks import TICK_S, Look
+from schemas import limits
 from schemas.errors import SourceChanged
 from state.execution import ExecutionRecord, ExecutionStatus
 from streams.roles.core import proof as proof_module
-from streams.roles.core.proof import AHEAD_BYTES_MAX, AHEAD_ITEMS_MAX, ProvenItems, SourceProof, SourceTouched
+from streams.roles.core.proof import AHEAD_BYTES_MAX, ProvenItems, SourceProof, SourceTouched
 from topologies.pipeline.items import SourceItem
 
 
@@ -150,7 +151,7 @@ def test_only_the_first_pull_waits_while_it_reads_ahead(file: Path, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    ("size", "ahead_max"), [(1, AHEAD_ITEMS_MAX + 256), (100_000, AHEAD_BYTES_MAX // 100_000 + 257)]
+    ("size", "ahead_max"), [(1, limits.PULL_ITEMS_MAX + 256), (100_000, AHEAD_BYTES_MAX // 100_000 + 257)]
 )
 def test_what_is_read_ahead_is_bounded(file: Path, size: int, ahead_max: int) -> None:
     items = Counted(1_000_000, size=size)
@@ -236,4 +237,4 @@ def test_reading_the_whole_restarts_the_time_limit_with_each_chunk(file: Path, m
     restarted: list[None] = []
     proof_of(file).begin(lambda: restarted.append(None))
     assert len(restarted) == file.stat().st_size + 1
-    assert proof_module.AHEAD_ITEMS <= AHEAD_ITEMS_MAX
+    assert proof_module.AHEAD_ITEMS <= limits.PULL_ITEMS_MAX

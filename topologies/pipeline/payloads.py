@@ -125,9 +125,9 @@ class PayloadType:
         self.to_json: Callable[[Any], bytes] = self._write_checked if asks else self._write
 
     @property
-    def has_decimals(self) -> bool:
-        """Whether a value may hold a decimal."""
-        return self._proof.has_decimals
+    def has_digits(self) -> bool:
+        """Whether a value may hold a decimal or an integer: more digits than a float keeps."""
+        return self._proof.has_decimals or self._proof.has_ints
 
     @classmethod
     def union(cls, members: Iterable[PayloadType]) -> PayloadType:
@@ -357,11 +357,12 @@ def _list_matches(value: list[Any], arm: Alternative) -> bool:
 
 def _what_may_lose(proof: Proof, arms: tuple[type, ...]) -> Callable[[bytes], bool]:
     """Finds JSON texts of which pydantic may cut digits; may find others."""
-    if not (proof.has_decimals or proof.has_ints):
+    keeps_all = proof.has_decimals or proof.has_free
+    if not (keeps_all or proof.has_ints):
         return lambda _data: False
     if any(issubclass(arm, RootModel) for arm in arms):  # the text may be a number itself
         return lambda _data: True
-    return values.may_have_fraction if proof.has_decimals else values.may_be_long
+    return values.may_have_fraction if keeps_all else values.may_be_long
 
 
 def _has_discriminator(python_type: Any) -> bool:

@@ -142,6 +142,7 @@ class Deadlines:
 
     def ring(self, room: int) -> list[bytes]:
         """Keys of at most `room` rows whose timers ring now."""
+        self._gates.go_on()
         if room <= 0:
             return []
         keys: list[bytes] = []
@@ -150,7 +151,7 @@ class Deadlines:
         return keys + self._gates.ring(room - len(keys))
 
     def may_ring(self) -> bool:
-        """Whether `ring` would return something now; gates are moved on first, as far as they go."""
+        """Whether `ring` would return something now. Here as there gates are moved on first, as far as they go: whatever else waits."""
         self._gates.go_on()
         return self._are_due() or self._gates.may_ring()
 

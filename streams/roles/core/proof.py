@@ -28,7 +28,6 @@ from topologies.pipeline.items import SourceItem
 
 AHEAD_ITEMS = 256
 """Items read at a time while a look must wait."""
-AHEAD_ITEMS_MAX = limits.PULL_ITEMS_MAX
 AHEAD_BYTES_MAX = 1 << 20
 """Where reading ahead ends."""
 
@@ -147,7 +146,7 @@ class ProvenItems:
         return self._take(count), is_last
 
     def _may_read_ahead(self) -> bool:
-        if self._has_ended or self._count >= AHEAD_ITEMS_MAX:
+        if self._has_ended or self._count >= limits.PULL_ITEMS_MAX:
             return False
         return sum(len(item.request) for some, _ in self._ahead for item in some) < AHEAD_BYTES_MAX
 
