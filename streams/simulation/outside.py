@@ -217,7 +217,7 @@ class Outside:
         self._append(topic, partition, value, (topic, partition, offset))
         self.sent[topic, partition, offset] = sent._replace(at_ms=self._log.clock.now_ms())
         self._say(
-            f"outside: answers {_short(sent.interaction_id)} ({sent.expects}) with {sent.value} at {topic}[{partition}]@{offset}"
+            f"outside: answers {_short(sent.interaction_id)} ({sent.expects}) with {msgspec.json.encode(sent.value)!r} at {topic}[{partition}]@{offset}"
         )
 
     def _append(self, topic: str, partition: int, value: bytes, origin: Origin) -> None:
@@ -336,6 +336,10 @@ class Outside:
         if question is None:
             return
         payload: Any = {"kind": "maybe"}
+        extra = question.payload.get("extra")
+        if extra is not None and question.step.projection is None and self._rng.random() < 0.5:
+            payload = self._payload(question.step, {**question.payload, "extra": None}, 0)
+            payload["extra"] = self._scenario.author.endless(extra)
         if question.step.projection is not None and self._rng.random() < 0.5:
             payload = {"good": True, "value": self._scenario.author.REFUSED}
         self._send(
