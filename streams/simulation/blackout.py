@@ -68,13 +68,13 @@ class Blackout:
 
     def _lose_offsets(self) -> None:
         """A group's offsets expire: where records must be taken up once, no worker starts before somebody says where to go on."""
-        role, topics = self._rng.choice(sorted(inputs_of(self._pipeline).items()))
+        role = self._rng.choice(sorted(inputs_of(self._pipeline)))
         group = group_of(self._log, self._names.group(role))
         vital = {at: offset for at, offset in group.committed.items() if at.topic in vital_topics(self._pipeline)}
         self._say(f"broker: the offsets of {group.name} expire")
         self._coverage.faults["offsets lost"] += 1
+        self.is_reread = self.is_reread or len(vital) < len(group.committed)
         group.committed.clear()
-        self.is_reread = self.is_reread or len(vital) < len(topics)
         if vital:
             self._check_refused()
             group.committed.update(vital)

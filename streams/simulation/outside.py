@@ -217,7 +217,7 @@ class Outside:
         self._append(topic, partition, value, (topic, partition, offset))
         self.sent[topic, partition, offset] = sent._replace(at_ms=self._log.clock.now_ms())
         self._say(
-            f"outside: answers {_short(sent.interaction_id)} ({sent.expects}) with {sent.value} at {topic}[{partition}]@{offset}"
+            f"outside: answers {_short(sent.interaction_id)} ({sent.expects}) with {msgspec.json.encode(sent.value)!r} at {topic}[{partition}]@{offset}"
         )
 
     def _append(self, topic: str, partition: int, value: bytes, origin: Origin) -> None:
@@ -248,10 +248,10 @@ class Outside:
 
     def lose_unread(self, topic: str, committed: dict[TopicPartition, int]) -> None:
         """A response topic is gone: what nobody had taken over was never said; of the rest only what came of it is known."""
-        for producer, _ in self._transactions:
+        open_ = {origin for _, origin in self._transactions if origin[0] == topic}
+        for producer, origin in [open_one for open_one in self._transactions if open_one[1] in open_]:
             producer.abort()
-        open_ = {origin for _, origin in self._transactions}
-        self._transactions.clear()
+            self._transactions.remove((producer, origin))
         for origin in [origin for origin in self.sent if origin[0] == topic]:
             sent = self.sent.pop(origin)
             at = TopicPartition(topic, origin[1])
@@ -336,6 +336,10 @@ class Outside:
         if question is None:
             return
         payload: Any = {"kind": "maybe"}
+        extra = question.payload.get("extra")
+        if extra is not None and question.step.projection is None and self._rng.random() < 0.5:
+            payload = self._payload(question.step, {**question.payload, "extra": None}, 0)
+            payload["extra"] = self._scenario.author.endless(extra)
         if question.step.projection is not None and self._rng.random() < 0.5:
             payload = {"good": True, "value": self._scenario.author.REFUSED}
         self._send(

@@ -37,6 +37,7 @@ def check(world: World) -> None:
     check_letters(world)
     check_keys(world)
     check_objects(world)
+    check_values(world)
     check_undisturbed(world.scenario, world.ledger, world.log, world.folder)
 
 
@@ -182,10 +183,10 @@ def _is_taken(world: World, sent: Sent) -> bool:
         known.append(admitted.completion if admitted.answer is None else admitted.answer)
     kind = world.scenario.pipeline.await_step(parse_interaction_id(sent.interaction_id).step_index).answer_type
     try:
-        mine = kind.to_json(kind.validate_json(msgspec.json.encode(sent.value)))
+        mine = kind.to_json(kind.read(msgspec.json.encode(sent.value)))
     except ValueError:
         return False
-    return any(kind.same(kind.to_json(kind.validate_json(other)), mine) for other in known)
+    return any(kind.same(kind.to_json(kind.read(other)), mine) for other in known)
 
 
 def _check_on_time(world: World, sent: Sent, refused: list[Refusal]) -> None:
@@ -327,6 +328,24 @@ def check_keys(world: World) -> None:
             wanted = f"{fact.execution_id}:{step.step_id}{item}"
         if fact.idempotency_key != wanted:
             raise Violation(Breach.WRONG_KEY, f"{fact} should have the key {wanted}")
+
+
+def check_values(world: World) -> None:
+    """What the provider saw, and what was admitted of what it sent back, is what the author meant, in every field."""
+    author = world.scenario.author
+    read = [(fact, fact.request) for fact in world.ledger.dispatched.values()]
+    answered = [
+        (fact, fact.completion) for iid, fact in world.ledger.admitted.items() if iid not in world.ledger.timed_out
+    ]
+    for fact, payload in [*read, *answered]:
+        said = msgspec.json.decode(payload)
+        if not isinstance(said, dict) or said.get("extra") is None:
+            continue
+        meant, index = author.extra_of(said["index"]), said["index"]
+        got = author.Extra.model_validate_json(msgspec.json.encode(said["extra"]))
+        world.coverage.faults["value of many kinds"] += 1
+        if got != meant or repr(got.ratio) != repr(meant.ratio) or author.told(got) != author.told(meant):
+            raise Violation(Breach.WRONG_VALUE, f"{fact} says {got} for item {index}, and {meant} was meant")
 
 
 def check_objects(world: World) -> None:

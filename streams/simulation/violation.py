@@ -42,6 +42,7 @@ class Breach(StrEnum):
     # requests and answers
     ROW_NOT_SUBMITTED = "row-not-submitted"
     TAKEN_UNFINISHED = "taken-unfinished"
+    WRONG_VALUE = "wrong-value"
     WRONG_KEY = "wrong-key"
     ITEMS_ABANDONED = "items-abandoned"
     REQUESTS_MISCOUNTED = "requests-miscounted"

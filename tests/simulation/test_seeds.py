@@ -55,6 +55,8 @@ SITUATIONS = {
     "equal items",
     "item left out",
     "item letter",
+    # values
+    "value of many kinds",
 }
 """What a world must come to now and then: what never comes proves nothing."""
 
