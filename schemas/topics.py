@@ -81,7 +81,7 @@ TOPICS: tuple[Topic, ...] = (
     Topic(
         suffix="commands",
         key="execution id",
-        value="SubmitCommand, CancelCommand, RedriveCommand",
+        value="SubmitCommand, CancelCommand, RedriveCommand, NoteInputMoved",
         spread="home",
         config=_WORK,
         writers=("core", "http", "cli"),
@@ -111,7 +111,7 @@ TOPICS: tuple[Topic, ...] = (
             "message.timestamp.type": "LogAppendTime",
         },
         writers=("core",),
-        readers=("http", "cli"),
+        readers=("core", "http", "cli"),  # core: whoever lists the input place waits for ends of executions
     ),
     Topic("continuations", "child id", "Continuation", "any", _WORK, ("core",), ("continuation",)),
     Topic(

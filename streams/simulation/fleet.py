@@ -102,13 +102,19 @@ class Fleet:
 
     def restart_all(self) -> None:
         """Start everything anew, on the disks that are there."""
+        self.stop_all()
+        self.make_whole()
+
+    def stop_all(self) -> None:
+        """Kill every process, and let its sessions end."""
         for machine in self.machines:
+            machine.is_stalled = False
             machine.kill()
         self.bury_all()
-        self.make_whole()
 
     def make_whole(self) -> None:
         """Start what is missing of the roles; two processes of one name may both have met a newer one."""
+        self._log.expire_transaction(f"{self._scenario.pipeline.app}.application")  # of a start that did not end
         for role in ROLES:
             if not self.runs(role):
                 next(machine for machine in self.machines if role in machine.roles).start(self.at)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from prometheus_client import Gauge
 
 from schemas.errors import CallTimeout, LogUnavailable
+from schemas.topics import TopicSettings
 from state.tables.memory import MemoryStoreFactory
 from state.tables.overlay import CheckedOverlay
 from streams.clock import ManualClock
@@ -255,6 +256,11 @@ def paused_of(loop: TransactionalLoop) -> set[TopicPartition]:
 def group_of(log: MemoryLog, name: str) -> Group:
     """A consumer group as the broker knows it, which no client may ask."""
     return log._broker.group(name)  # noqa: SLF001
+
+
+def spec_of(log: MemoryLog, topic: str) -> TopicSettings:
+    """A topic as it was made."""
+    return log._broker.topics[topic].spec  # noqa: SLF001
 
 
 def partition_of(log: MemoryLog, at: TopicPartition) -> Partition:

@@ -28,6 +28,9 @@ _decode_request = msgspec.json.Decoder(RequestEnvelope).decode
 SENDERS_TIMES_MS = (0, 3_600_000, -3_600_000)
 """How wrong the clock of the outside party may be: it stamps what it writes to a topic with CreateTime."""
 
+GONE = "#"
+"""Behind the name of a topic that is gone; one of the same name may be there again."""
+
 Origin = tuple[str, int, int]
 
 
@@ -83,6 +86,9 @@ class Outside:
         self._transactions: deque[tuple[MemoryProducer, Origin]] = deque()
         """Open ones, with where the answer lies that each brings."""
         self._drawn = 0
+        self._generation = 0
+        self.ambiguous: set[Origin] = set()
+        """Places in a topic that was made again: two answers were there."""
         topics = {
             step.transport.request_topic
             for step in self._pipeline.await_steps
@@ -211,7 +217,7 @@ class Outside:
         self._append(topic, partition, value, (topic, partition, offset))
         self.sent[topic, partition, offset] = sent._replace(at_ms=self._log.clock.now_ms())
         self._say(
-            f"outside: answers {_short(sent.interaction_id)} ({sent.expects}) with {sent.value} at {topic}[{partition}]@{offset}"
+            f"outside: answers {_short(sent.interaction_id)} ({sent.expects}) with {msgspec.json.encode(sent.value)!r} at {topic}[{partition}]@{offset}"
         )
 
     def _append(self, topic: str, partition: int, value: bytes, origin: Origin) -> None:
@@ -239,6 +245,23 @@ class Outside:
             producer.begin()
             producer.produce(topic, b"given up", partition=partition)
             producer.abort()
+
+    def lose_unread(self, topic: str, committed: dict[TopicPartition, int]) -> None:
+        """A response topic is gone: what nobody had taken over was never said; of the rest only what came of it is known."""
+        open_ = {origin for _, origin in self._transactions if origin[0] == topic}
+        for producer, origin in [open_one for open_one in self._transactions if open_one[1] in open_]:
+            producer.abort()
+            self._transactions.remove((producer, origin))
+        for origin in [origin for origin in self.sent if origin[0] == topic]:
+            sent = self.sent.pop(origin)
+            at = TopicPartition(topic, origin[1])
+            if origin in open_ or origin[2] >= committed.get(at, 0):
+                if sent.interaction_id in self.questions and sent.interaction_id not in self.open:
+                    self.open.append(sent.interaction_id)
+            else:
+                self.ambiguous.add(origin)
+                self._generation += 1
+                self.sent[f"{topic}{GONE}{self._generation}", origin[1], origin[2]] = sent
 
     @property
     def has_open_transaction(self) -> bool:
@@ -313,6 +336,10 @@ class Outside:
         if question is None:
             return
         payload: Any = {"kind": "maybe"}
+        extra = question.payload.get("extra")
+        if extra is not None and question.step.projection is None and self._rng.random() < 0.5:
+            payload = self._payload(question.step, {**question.payload, "extra": None}, 0)
+            payload["extra"] = self._scenario.author.endless(extra)
         if question.step.projection is not None and self._rng.random() < 0.5:
             payload = {"good": True, "value": self._scenario.author.REFUSED}
         self._send(

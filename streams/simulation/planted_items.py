@@ -13,6 +13,7 @@ from streams.simulation.violation import Breach
 from topologies.decisions import continuation, timeout
 from topologies.decisions.decision import Append, DeadLetterItem, Decisions
 from topologies.decisions.ending import fail
+from topologies.pipeline.payloads import PayloadType
 
 
 def _number_no_equals() -> list[Swap]:
@@ -73,7 +74,27 @@ def _letter_for_a_repeat() -> list[Swap]:
     return [(deciders, "complete_item", completing)]
 
 
+def _read_digits_as_floats() -> list[Swap]:
+    """A decimal that comes as a number has as many digits as a float has."""
+
+    def read(kind: PayloadType, data: bytes) -> Any:
+        return kind.validate_json(data)
+
+    return [(PayloadType, "read", read)]
+
+
+def _take_what_is_no_number() -> list[Swap]:
+    """A number too large for any is admitted, and JSON says null of it."""
+
+    def refuse(_kind: PayloadType, _value: Any) -> None:
+        """Nothing."""
+
+    return [(PayloadType, "_refuse_no_number", refuse)]
+
+
 PLANTS: Mapping[str, Plant] = {
+    "read-digits-as-floats": Plant(_read_digits_as_floats, Breach.WRONG_VALUE),
+    "take-what-is-no-number": Plant(_take_what_is_no_number, Breach.ANSWER_MISJUDGED),
     "number-no-equals": Plant(_number_no_equals, Breach.WRONG_KEY, ":n="),
     "stop-at-the-first": Plant(_stop_at_the_first, Breach.ITEMS_ABANDONED),
     "answer-for-the-expired": Plant(_answer_for_the_expired, Breach.ADMITTED_AFTER_TIMEOUT),

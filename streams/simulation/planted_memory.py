@@ -12,6 +12,7 @@ from streams.roles.core import retention
 from streams.roles.core.proof import SourceProof
 from streams.simulation.planting import Plant, Swap
 from streams.simulation.violation import Breach
+from streams.worker import application
 from topologies.decisions.retention import Fate
 from topologies.pipeline.model import Retention
 
@@ -72,8 +73,29 @@ def _trust_an_old_store() -> list[Swap]:
     return [(Restore, "_distrust", distrust)]
 
 
+def _take_lost_for_never() -> list[Swap]:
+    """Offsets that are gone are taken for such that were never committed: everything that is there is taken up."""
+
+    def refuse_lost(_start: Any, _application: Any, _beginning: Any) -> None:
+        """Nothing."""
+
+    return [(application._Start, "_refuse_lost", refuse_lost)]  # noqa: SLF001
+
+
+def _keep_offsets_of_the_gone() -> list[Swap]:
+    """Offsets of a topic that was deleted and made again count on: its new records are passed over."""
+    first_offsets = application._Start._first_offsets  # noqa: SLF001
+
+    def offsets(start: Any, known: Any, beginning: Any) -> Any:
+        return first_offsets(start, known, beginning._replace(again=frozenset()))
+
+    return [(application._Start, "_first_offsets", offsets)]  # noqa: SLF001
+
+
 PLANTS: Mapping[str, Plant] = {
     "dispatch-before-the-look": Plant(_dispatch_before_the_look, Breach.ROW_NOT_SUBMITTED),
+    "take-lost-for-never": Plant(_take_lost_for_never, Breach.LOST_OFFSETS_IGNORED),
+    "keep-offsets-of-the-gone": Plant(_keep_offsets_of_the_gone, Breach.WORKER_RAISED, "OffsetOutOfRange"),
     "forget-the-stub": Plant(_forget_the_stub, Breach.FACT_AFTER_THE_END, "RunSubmitted"),
     "take-what-lies-there": Plant(_take_what_lies_there, Breach.TAKEN_UNFINISHED),
     "forget-the-open": Plant(_forget_the_open, Breach.TABLES_DIFFER, "is None, not"),

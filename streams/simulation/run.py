@@ -37,6 +37,7 @@ from streams.simulation.times import DAY_MS, HOUR_MS
 from streams.simulation.violation import Breach, Failed, Violation
 from streams.simulation.watch import Watch
 from streams.simulation.world import World
+from streams.worker.application import inputs_of
 
 ROUNDS_MAX = 3_000
 """Rounds of peace after which a run that has not come to rest never will."""
@@ -147,7 +148,7 @@ def _is_consumed(world: World) -> bool:
     names, pipeline = world.names, world.scenario.pipeline
     inputs = {
         "core": (names.commands, names.completions),
-        "ingress": pipeline.response_topics,
+        "ingress": inputs_of(pipeline)["ingress"],
         "continuation": (names.continuations,),
     }
     return all(

@@ -21,7 +21,7 @@ from schemas import facts, limits
 from schemas.envelopes import SubmitCommand
 from schemas.errors import UsageError
 from streams.doors.submissions import command_for_payload
-from topologies.pipeline.ends import After, ObjectOutput, ObjectSource, TopicOutput
+from topologies.pipeline.ends import After, ObjectOutput, ObjectSource, Source, TopicOutput, TopicSource
 from topologies.pipeline.model import Pipeline
 from topologies.pipeline.steps import AwaitStep, DeadLetterAndSkip, RunStep, Skip, Value
 from topologies.reading.loading import load_pipeline
@@ -30,6 +30,7 @@ PROJECT = Path(__file__).parents[2] / "tests" / "simulation" / "project"
 """The simulated pipelines of a checkout."""
 
 OUTPUT_TOPIC = "sim.lines"
+SOURCE_TOPIC = "sim.orders"
 
 LONG = 43_200
 """How many times longer an answer may take where months pass: 30 days for a minute."""
@@ -59,6 +60,8 @@ class Scenario:
         early: The outside party likes to answer before its request was sent.
         ages: Months pass: what ended is forgotten, what is open stays.
         stalls: Jobs may overstay their limit.
+        orders: Where orders come by a topic, what each is and whether an item of it never succeeds, by name.
+        blackouts: Everything may be down for so long that offsets expire; topics may be made again meanwhile.
         fragile: Items may fail for good.
         contents: By checksum, name and bytes of each state that an input file ever had.
         bounds: `schemas.limits` as they are in this run: small, so that a dozen items meet them.
@@ -83,7 +86,9 @@ class Scenario:
     cancels: bool
     early: bool
     ages: bool
+    blackouts: bool
     fragile: bool
+    orders: dict[str, tuple[bytes, bool]] = field(default_factory=dict)
     contents: dict[str, tuple[str, bytes]] = field(default_factory=dict)
     bounds: Mapping[str, int] = field(default_factory=dict)
 
@@ -177,6 +182,11 @@ def draw(seed: int, project: Path, output_dir: Path) -> Scenario:
     pipeline = _varied(base, rng, output_dir, author, early=early, ages=ages, on_error=on_error)
     fragile = on_error is not None or rng.random() < 0.1
     submissions, lost = _submissions(pipeline, author, rng, fragile=fragile)
+    orders: dict[str, tuple[bytes, bool]] = {}
+    if isinstance(pipeline.source, TopicSource):
+        names = {execution_id: command.submission_key for execution_id, command in submissions.items()}
+        orders = {name: (submissions[identity].input, identity in lost) for identity, name in names.items()}
+        submissions, lost = {}, set()
     machines = rng.choice((1, 1, 2, 2, 3))
     return Scenario(
         seed=seed,
@@ -198,7 +208,9 @@ def draw(seed: int, project: Path, output_dir: Path) -> Scenario:
         cancels=cancels,
         early=early,
         ages=ages,
+        blackouts=rng.random() < 0.2,
         fragile=fragile,
+        orders=orders,
         bounds=_bounds(rng),
     )
 
@@ -243,7 +255,7 @@ def _varied(
         )
 
     steps = tuple(step_of(step) for step in base.steps)
-    source = base.source
+    source: Source | None = base.source
     if isinstance(source, ObjectSource):
         place = output_dir.parent
         after: After = rng.choice(("keep", "keep", "move", "delete"))
@@ -256,10 +268,12 @@ def _varied(
             done=place / "done" if after == "move" else None,
             failed=place / "failed" if after == "move" else None,
         )
+    elif rng.random() < 0.2:
+        source = TopicSource(topic=SOURCE_TOPIC, type=base.input_type, key=rng.choice((None, "{name}")))
     output: ObjectOutput | TopicOutput | None = None
     kind = rng.random()
     flat = len(base.output_type.arms) == 1 and base.output_type.arms[0] is not list
-    if kind < 0.25 and flat and base.source is None:
+    if kind < 0.25 and flat and not isinstance(source, ObjectSource):
         output = ObjectOutput(
             provider="filesystem", location=output_dir, key="{groupKey}.out", format="csv", group_by=None
         )

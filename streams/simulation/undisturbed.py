@@ -28,7 +28,7 @@ from streams.testing.inline_pool import InlinePool
 from streams.worker.application import take_up
 from streams.worker.assembly import Assembly
 from streams.worker.topics import ensure_topics
-from topologies.pipeline.ends import ObjectOutput, TopicOutput
+from topologies.pipeline.ends import ObjectOutput, TopicOutput, TopicSource
 from topologies.pipeline.model import Pipeline
 from topologies.pipeline.steps import AwaitStep
 
@@ -133,10 +133,12 @@ def _other_path(scenario: Scenario) -> Scenario:
         else step
         for step in pipeline.steps
     )
-    output = pipeline.output
+    output, source = pipeline.output, pipeline.source
+    if isinstance(source, TopicSource):
+        source = None  # what it submitted is submitted by hand
     if isinstance(output, ObjectOutput):
         output = replace(output, location=Path(f"{output.location}-undisturbed"))
-    return replace(scenario, pipeline=replace(pipeline, steps=steps, output=output), silence=0.0)
+    return replace(scenario, pipeline=replace(pipeline, source=source, steps=steps, output=output), silence=0.0)
 
 
 class _Undisturbed:

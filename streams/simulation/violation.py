@@ -30,6 +30,7 @@ class Breach(StrEnum):
     RESTORE_DIFFERS = "restore-differs"
     PAUSED_FOR_NOTHING = "paused-for-nothing"
     WAITS_FOR_NOTHING = "waits-for-nothing"
+    LOST_OFFSETS_IGNORED = "lost-offsets-ignored"
     NEVER_AT_REST = "never-at-rest"
     ROWS_LEFT_BEHIND = "rows-left-behind"
     FORGOTTEN_CAME_BACK = "forgotten-came-back"
@@ -41,6 +42,7 @@ class Breach(StrEnum):
     # requests and answers
     ROW_NOT_SUBMITTED = "row-not-submitted"
     TAKEN_UNFINISHED = "taken-unfinished"
+    WRONG_VALUE = "wrong-value"
     WRONG_KEY = "wrong-key"
     ITEMS_ABANDONED = "items-abandoned"
     REQUESTS_MISCOUNTED = "requests-miscounted"

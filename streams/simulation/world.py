@@ -16,18 +16,20 @@ from state.keys import execution_of_key
 from streams.clock import ManualClock
 from streams.doors.submissions import send
 from streams.log.memory.log import MemoryLog
+from streams.simulation.blackout import Blackout
 from streams.simulation.broker_faults import BrokerFaults
 from streams.simulation.coverage import ROLES_BY_WEIGHT, STEPS, Coverage
 from streams.simulation.fleet import Fleet
 from streams.simulation.folder import Folder
 from streams.simulation.ledger import Ledger
 from streams.simulation.machines import Killed, Machine, consumer_of, paused_of, transactional_id_of
+from streams.simulation.orders import Orders
 from streams.simulation.outside import Outside
 from streams.simulation.scenario import Say, Scenario, without_trace
 from streams.simulation.times import Times
 from streams.simulation.violation import Violation
 from streams.worker.topics import ensure_topics
-from topologies.pipeline.ends import ObjectSource
+from topologies.pipeline.ends import ObjectSource, TopicSource
 
 
 class World:
@@ -63,6 +65,20 @@ class World:
         self.folder: Folder | None = None
         if isinstance(scenario.pipeline.source, ObjectSource):
             self.folder = Folder(scenario, self.clock, self.rng, self.coverage, self.say)
+        self.orders: Orders | None = None
+        if isinstance(scenario.pipeline.source, TopicSource):
+            self.orders = Orders(scenario, self.log, self.rng, self.say)
+        self.blackout = Blackout(
+            scenario,
+            self.fleet,
+            self.log,
+            self.outside,
+            self.orders,
+            self.ledger,
+            self.rng,
+            self.coverage,
+            self.say,
+        )
         self.doors = self.log.plain_producer()
         self.unsubmitted = list(scenario.submissions)
         self.cancelled: set[str] = set()
@@ -161,6 +177,7 @@ class World:
             (self.usurp, 1),
             (self.times.jump, 4 if self.scenario.jumps else 0),
             (self.fleet.set_clock, 4 if self.scenario.clocks_set else 0),
+            (self.black_out, 4 if self.scenario.blackouts else 0),
             (self.age, 5 if self.scenario.ages else 0),
             (self.overstay, 3 if self.scenario.stalls else 0),
             (self.cancel, 2 if self.scenario.cancels else 0),
@@ -241,6 +258,9 @@ class World:
         """Submit the next execution, or one again."""
         if self.broker.is_away:
             return
+        if self.orders is not None:
+            self.orders.write()
+            return
         if self.unsubmitted:
             execution_id = self.unsubmitted.pop(0)
         else:
@@ -264,6 +284,11 @@ class World:
         """Let so much time pass that what ended is forgotten; transactions and sessions that nobody keeps end meanwhile."""
         self.times.age()
         self.fleet.bury_all()
+
+    def black_out(self) -> None:
+        """Let everything be down, and the broker not be as it was."""
+        if not self.broker.is_away and not self.fleet.stepping:
+            self.blackout.happen()
 
     def leave_answers(self) -> None:
         """Answer, and let the deadline pass while only core loops go on: nobody takes the answer over."""
@@ -359,7 +384,7 @@ class World:
         self._is_peace = True
         self._armed = {role: armed for role, armed in self._armed.items() if armed[1] == "kill"}
         self.broker.come_back()
-        while self.unsubmitted:
+        while self.unsubmitted or (self.orders is not None and self.orders.unwritten):
             self.submit()
         for machine in self.machines:
             machine.is_stalled = False

@@ -21,7 +21,7 @@ from tests.acceptance.outside import requests_of
 from tests.acceptance.registry import Checks, line
 
 AT_A_TIME = 10
-WINDOW = 128
+WINDOW = 256
 """Rows without an answer: so few that a file is read as long as it is paid."""
 APPENDED_ROWS = 200
 CHANGED_CODE = "SOURCE_CHANGED"

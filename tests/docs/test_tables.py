@@ -10,6 +10,7 @@ from typing import Any
 
 from schemas.topics import TOPICS
 from streams.cli.root import COMMANDS
+from streams.simulation.planted import PLANTS
 from streams.telemetry.metrics import Metrics
 from streams.worker.assembly import ROLES
 from tests.docs.pages import DOCS, PACKAGES, README, ROOT, blocks, first_names, in_backticks, prose, rows, section
@@ -60,6 +61,11 @@ def test_alerts_watch_metrics_that_there_are() -> None:
 def test_what_is_not_there_yet_is_listed() -> None:
     listed = " ".join(first_names(DOCS / "pipelines.md", "Not there yet"))
     assert [feature for feature in NOT_YET if feature not in listed] == []
+
+
+def test_planted_bugs_are_listed_with_what_catches_them() -> None:
+    listed = {row[0].strip("`"): row[2].strip("`") for row in rows(WORKING, "Planted bugs")}
+    assert listed == {name: plant.breach for name, plant in PLANTS.items()}
 
 
 def test_every_dependency_is_explained() -> None:

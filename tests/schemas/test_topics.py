@@ -216,6 +216,10 @@ def test_workers_have_every_topic_their_groups_and_their_transactions() -> None:
     assert prefixed == {"GROUP": ("pay.", "PREFIXED"), "TRANSACTIONAL_ID": ("pay.", "PREFIXED")}
 
 
+def test_workers_hear_outcomes_too_for_they_move_inputs_away() -> None:
+    assert {"READ", "WRITE"} <= set(GRANTED["worker", "TOPIC", "pay.replies"])
+
+
 def test_every_topic_has_a_writer_and_a_reader() -> None:
     for topic in TOPICS:
         assert topic.writers

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -190,3 +191,64 @@ def test_an_unchanged_file_is_read_and_asked_whole(
     assert asked(driver) == list(range(1, ROWS + 1))
     pulls = -(-ROWS // PULL)
     assert moments.looks == pulls + 1, "one at the beginning, and one for each pull"
+
+
+SUMS = """
+from pathlib import Path
+from pydantic import BaseModel
+
+during = []
+
+class File(BaseModel):
+    path: str
+
+class Sum(BaseModel):
+    rows: int
+
+def add_up(file):
+    for act in during:
+        act()
+    return Sum(rows=len(Path(file.path).read_text().splitlines()))
+"""
+SUMS_YAML = """
+app: sums
+input: {from: object, provider: filesystem, location: in}
+steps:
+  - {name: Add Up, input: "sums:File", output: "sums:Sum", run: "sums:add_up", retry: {attempts: 3, base: PT1S}}
+  - name: Ask
+    kind: await
+    input: sums:Sum
+    output: sums:Sum
+    timeout: PT1H
+    await:
+      correlation: {strategy: interactionId}
+      transport: {type: kafka, request: {topic: "{app}.asked"}, response: {topic: "{app}.answered"}}
+"""
+
+
+@pytest.mark.parametrize("edit", [append, truncate, replace, os.utime], ids=lambda edit: edit.__name__)
+def test_what_a_step_made_of_a_file_that_changed_under_it_is_thrown_away(
+    file: Path, tmp_path: Path, edit: Callable[[Path], None]
+) -> None:
+    """One that runs to its end before an await, so that no item passes a look on its way."""
+    (tmp_path / "sums.py").write_text(SUMS)
+    (tmp_path / "sums.yaml").write_text(SUMS_YAML)
+    driver = TopologyTestDriver(tmp_path / "sums.yaml")
+    during = sys.modules["sums"].during
+
+    def edit_once() -> None:
+        during.clear()
+        edit(file)
+
+    during.append(edit_once)
+    execution = play(driver, file)
+    found = driver.execution(execution)
+    assert found is not None
+    if edit is os.utime:
+        (request,) = driver.requests()
+        assert json.loads(bytes(request.request_payload)) == {"rows": ROWS + 1}
+        assert driver.fact_names(execution).count("SegmentAttemptFailed") == 1
+    else:
+        assert (found.status, found.error_code) == ("FAILED", "SOURCE_CHANGED")
+        assert driver.requests() == []
+    driver.close()

@@ -386,3 +386,26 @@ def test_a_gate_opens_while_records_always_wait(make: Any, monkeypatch: pytest.M
             loop.step()
     assert all(task.is_waiting() for task in core.tasks.values())
     assert [driver.status(execution) for execution in executions] == ["FAILED"] * 12
+
+
+def test_a_backlog_holds_each_deadline_for_as_long_as_it_lasts_and_no_longer(make: Any) -> None:
+    """Rounds of a gate are under way side by side: a deadline behind another does not wait for the other's answers first."""
+    driver = make("scalar", sets=ONE_PARTITION)
+    first, _ = asked(driver)
+    driver.clock.advance(10_000)
+    second, requests = asked(driver, {"basket": "b1", "sku": "pear"})
+    driver.clock.advance(MINUTE - 10_000)
+    driver.send_raw(driver.pipeline.response_topics[0], b"junk")
+    steps(driver, "core")
+    driver.clock.advance(9_999)
+    driver.complete(requests[0], price(requests[0]))
+    driver.clock.advance(1)
+    steps(driver, "core")
+    ingress = driver.worker.loops["ingress"]
+    gates = next(iter(driver.worker.loops["core"].tasks.values())).deadlines._gates
+    assert [len(lane.rounds) for lane in gates.lanes if lane.rounds] == [2]
+    while not refused(driver) and driver.status(first) != "FAILED":
+        ingress.step()
+        steps(driver, "core", turns=2)
+    driver.run()
+    assert (driver.status(first), driver.status(second)) == ("FAILED", "SUCCEEDED")

@@ -15,9 +15,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, NoReturn, get_args, get_origin
 
 from pydantic import BaseModel, Secret, SecretBytes, SecretStr
+from pydantic_core import SchemaError, SchemaSerializer, SchemaValidator
 from typing_extensions import TypeAliasType
 
 Schema = Mapping[str, Any]
@@ -45,6 +46,7 @@ class Proof:
         has_floats: It may hold a float, which may be no number.
         has_decimals: It may hold a decimal, whose digits a JSON number loses on its way through a float.
         has_ints: It may hold an integer; likewise, from 2^53.
+        has_free: It may hold JSON of no declared type, or float or decimal: numbers become floats that were not declared as such.
         has_sets: It may hold a set, whose order differs from process to process.
         models: The models on the way.
     """
@@ -53,6 +55,7 @@ class Proof:
     has_floats: bool = False
     has_decimals: bool = False
     has_ints: bool = False
+    has_free: bool = False
     has_sets: bool = False
     models: list[type[BaseModel]] = field(default_factory=list)
 
@@ -68,34 +71,25 @@ def prove(schema: Schema) -> Proof:
     return walk.proof
 
 
-_PLAIN = frozenset({"none", "bool", "str", "uuid", "missing-sentinel"})
+_PLAIN = frozenset({"none", "bool", "uuid", "missing-sentinel"})
 _INNER = frozenset({"default", "nullable", "custom-error"})
 _CUSTOM = frozenset({"function-before", "function-after", "function-wrap"})
 _DEAD = frozenset({"is-instance", "is-subclass", "callable", "generator", "arguments", "arguments-v3", "call"})
 _CONSTRAINTS = frozenset(
-    [
-        "gt",
-        "ge",
-        "lt",
-        "le",
-        "multiple_of",
-        "max_digits",
-        "decimal_places",
-        "min_length",
-        "max_length",
-        "pattern",
-        "now_op",
-        "version",
-        "tz_constraint",
-    ]
+    {"gt", "ge", "lt", "le", "multiple_of", "max_digits", "decimal_places", "min_length", "max_length", "pattern"}
+    | {"now_op", "version", "tz_constraint"}
 )
 _AS_TEXT = frozenset(
     {"decimal", "date", "datetime", "time", "timedelta", "uuid", "bytes", "enum", "fraction", "complex", "url"}
 )
 """Kinds that are a text in JSON and no text in Python."""
 
+_NO_KEYS = frozenset({"none", "list", "tuple", "set", "frozenset", "dict", "model", "dataclass", "typed-dict"})
+"""Kinds that pydantic writes as a key and does not read as one."""
+
 _NOTHING_SAID: Schema = {"type": "any"}
 _SECRETS = (SecretStr, SecretBytes, Secret)
+_ONE_ADVICE = "declare one of the two, or give each a model of its own"
 _ANY_ADVICE = "name the type of what it holds; pydantic.JsonValue is any JSON"
 
 
@@ -131,13 +125,22 @@ class _Walk:
                 look = self._custom if kind in _CUSTOM else self._unknown
             look(schema)
 
-    def _refuse(self, message: str, advice: str) -> None:
+    def _refuse(self, message: str, advice: str) -> NoReturn:
         raise Lossy(f"{self.where} {message}", advice)
 
     # --- scalars -------------------------------------------------------------------------------------------------------------------------
 
     def _any(self, _schema: Schema) -> None:
         self._refuse("may be anything, and JSON does not say what it was", _ANY_ADVICE)
+
+    def _str(self, schema: Schema) -> None:
+        if schema.get("coerce_numbers_to_str", self.config.get("coerce_numbers_to_str")):
+            self.proof.has_decimals = True  # a text that is made of a number keeps its digits likewise
+
+    def _json(self, _schema: Schema) -> None:
+        self._refuse(
+            "is JSON inside a text, and numbers in it lose digits", "declare the type of what it holds, or str"
+        )
 
     def _int(self, _schema: Schema) -> None:
         self.proof.has_ints = True
@@ -175,12 +178,14 @@ class _Walk:
             self._refuse("must be in the future, and will not be when it is read again", "check it in a step")
 
     def _literal(self, schema: Schema) -> None:
-        kinds = {type(value) for value in schema["expected"]}
-        self.proof.reads_back = self.proof.reads_back or not (kinds <= {str} or kinds <= {int} or kinds <= {bool})
+        self._constants(schema, {type(value) for value in schema["expected"]})
 
     def _enum(self, schema: Schema) -> None:
-        kinds = {type(member.value) for member in schema["members"] if isinstance(member, Enum)}
-        self.proof.reads_back = self.proof.reads_back or kinds not in ({str}, {int})
+        self._constants(schema, {type(member.value) for member in schema["members"] if isinstance(member, Enum)})
+
+    def _constants(self, schema: Schema, kinds: set[type]) -> None:
+        self.proof.reads_back |= kinds not in ({str}, {int}, {bool})
+        self._try_constants(schema, [schema])
 
     # --- containers ----------------------------------------------------------------------------------------------------------------------
 
@@ -207,6 +212,9 @@ class _Walk:
 
     def _dict(self, schema: Schema) -> None:
         self.proof.reads_back = True  # a key that is not UTF-8 is written as another one
+        keys = self._bare(schema.get("keys_schema", _NOTHING_SAID))
+        if keys["type"] in _NO_KEYS:
+            self._refuse(f"has keys of type {keys['type']}, and the keys of JSON are texts", "use str keys")
         self._within(schema.get("keys_schema", _NOTHING_SAID), schema.get("values_schema", _NOTHING_SAID))
 
     def _definitions(self, schema: Schema) -> None:
@@ -224,7 +232,7 @@ class _Walk:
         self.proof.reads_back = True
         json = schema["json_schema"]
         if json["type"] == "any" and schema["python_schema"]["type"] == "tagged-union":  # pydantic.JsonValue
-            self.proof.has_floats = True
+            self.proof.has_floats = self.proof.has_free = True
             return
         self.visit(json)
 
@@ -279,6 +287,7 @@ class _Walk:
         is_open = self.config.get("extra_fields_behavior") == "allow"
         if is_open or schema.get("custom_init") or schema.get("post_init") not in (None, "init_private_attributes"):
             self.proof.reads_back = self.proof.has_floats = True
+        self.proof.has_free |= is_open
         self.visit(schema["schema"])
         self.where, self.is_frozen, self.config = outer
 
@@ -305,11 +314,13 @@ class _Walk:
             self.visit(arm)
         bare = [self._bare(arm) for arm in arms]
         kinds = [arm["type"] for arm in bare]
-        if "str" in kinds and (others := sorted(set(kinds) & _AS_TEXT)):
+        if "str" in kinds and (others := sorted({arm["type"] for arm in bare if _is_text(arm)})):
             self._refuse(
                 f"is str or {others[0]}, and both are a text in JSON",
-                "declare one of the two, or give each a model of its own",
+                _ONE_ADVICE,
             )
+        self.proof.has_free |= {"float", "decimal"} <= set(kinds)
+        self._try_constants(schema, bare)
         models = [arm["cls"] for arm in bare if arm["type"] == "model"]
         refuse_look_alikes(self.where, models)
         shapes = [_json_shape(arm) for arm in bare if arm["type"] != "model"]
@@ -317,6 +328,25 @@ class _Walk:
             self.proof.reads_back = True
         if schema.get("mode") == "left_to_right" or None in shapes or len(set(shapes)) < len(shapes):
             self.proof.reads_back = True
+
+    def _try_constants(self, union: Schema, arms: Sequence[Schema]) -> None:
+        """Refuse a union in which a member of an enum or literal would be read as another arm; each is tried."""
+        members = [each for arm in arms for each in arm.get("members", arm.get("expected", ()))]
+        if not members:
+            return
+        whole: Any = {"type": "definitions", "schema": union, "definitions": [*self.known.values()]}
+        try:
+            writer, reader = SchemaSerializer(whole), SchemaValidator(whole)
+        except SchemaError:  # it names a type that is looked at right now
+            self.proof.reads_back = True
+            return
+        for member in members:
+            try:
+                back = reader.validate_json(writer.to_json(member))
+            except ValueError:
+                self._refuse(f"may be {member!r}, which JSON does not lead back to", "use text or integers")
+            if type(back) is not type(member) or back != member:
+                self._refuse(f"may be {member!r}, which would be read back as {back!r}", _ONE_ADVICE)
 
     def _bare(self, schema: Schema) -> Schema:
         while True:
@@ -326,6 +356,12 @@ class _Walk:
                 schema = self.known[schema["schema_ref"]]
             else:
                 return schema
+
+
+def _is_text(schema: Schema) -> bool:
+    """Whether a kind is a text in JSON, and no text in Python."""
+    members = schema.get("members", ())
+    return schema["type"] in _AS_TEXT and (not members or any(isinstance(each.value, str) for each in members))
 
 
 def _json_shape(schema: Schema) -> str | None:

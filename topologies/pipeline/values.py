@@ -9,15 +9,15 @@ import json
 import math
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime, time
 from decimal import MAX_PREC, Context, Decimal
 from enum import Enum
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
-from pydantic import AliasChoices, BaseModel, RootModel
+from pydantic import AliasChoices, BaseModel, JsonValue, RootModel
 from pydantic_core import to_json, to_jsonable_python
 
 PLAIN_ZEROS_MAX = 40
@@ -234,11 +234,25 @@ def sorted_sets(value: Any, tree: Any) -> Any:
 
 # --- digits --------------------------------------------------------------------------------------------------------------------------
 
-MAY_HAVE_FRACTION = re.compile(rb"(?:^|[:\[,])\s*-?\d+[.eE]").search
-"""Finds every JSON number with a point or an exponent; may find what looks like one inside a text."""
+_DIGITS = b"0123456789+- \t\r\n"
+_ALIKE = bytes.maketrans(b"[,E", b"::e")
+_FRACTION = re.compile(rb"[:\[,]\s*-?\d+[.eE]").search
+_LONG = re.compile(rb"[:\[,]\s*-?(?:\d{16,}\.|\d+(?:\.\d+)?[eE])").search
 
-MAY_BE_LONG = re.compile(rb"(?:^|[:\[,])\s*-?(?:\d{16,}\.|\d+(?:\.\d+)?[eE])").search
-"""Finds every JSON number with a point or an exponent that may be an integer which no float holds."""
+
+def may_have_fraction(data: bytes) -> bool:
+    """Whether a JSON number with a point or an exponent is in an object or array; may take what looks like one inside a text for one.
+
+    Asked of each answer: without digits such a number is a point or an `e` behind a colon, comma or bracket, which is found in no time.
+    """
+    outline = data.translate(_ALIKE, _DIGITS)
+    return (b":." in outline or b":e" in outline) and _FRACTION(data) is not None
+
+
+def may_be_long(data: bytes) -> bool:
+    """Whether such a number may be an integer that no float holds."""
+    return may_have_fraction(data) and _LONG(data) is not None
+
 
 MAY_BE_NO_NUMBER = re.compile(rb"[nN][aA][nN]|[iI][nN][fF]|[eE]\+?\d\d|\d{300}").search
 """Finds every JSON text that a float reads as NaN or as an infinity; finds others too."""
@@ -283,15 +297,19 @@ def with_digits(data: bytes, value: Any, read: Callable[[bytes], Any]) -> Any:
     return again
 
 
-def _quoted(tree: Any, value: Any, where: str, quoted: list[str]) -> Any:
-    """The tree with the numbers at decimals as texts, and as floats elsewhere."""
-    if isinstance(tree, _Number):
-        return _quoted_number(tree, value, where, quoted)
+def _quoted(tree: Any, value: Any, where: str, quoted: list[str], *, is_free: bool = False) -> Any:
+    """The tree with the numbers at decimals as texts, and as floats elsewhere; `is_free`: no type is declared here."""
     if isinstance(value, RootModel):
-        return _quoted(tree, value.root, where, quoted)
+        is_free = _is_free(type(value).model_fields["root"].annotation)
+        return _quoted(tree, value.root, where, quoted, is_free=is_free)
+    if isinstance(tree, _Number):
+        return _quoted_number(tree, value, where or "value", quoted, is_free=is_free)
     if isinstance(tree, dict):
-        named = _named(tree, value)
-        return {name: _quoted(below, named.get(name), _below(where, name), quoted) for name, below in tree.items()}
+        named, free = _named(tree, value), tree.keys() if is_free else _free_names(value)
+        return {
+            name: _quoted(below, named.get(name), _below(where, name), quoted, is_free=name in free)
+            for name, below in tree.items()
+        }
     if isinstance(tree, list):
         values: Iterable[Any] = (
             value if isinstance(value, _SEQUENCES) and len(value) == len(tree) else [None] * len(tree)
@@ -299,12 +317,28 @@ def _quoted(tree: Any, value: Any, where: str, quoted: list[str]) -> Any:
         if isinstance(value, _SETS) and value and all(isinstance(each, Decimal) for each in value):
             values = [next(iter(value))] * len(tree)
         pairs = enumerate(zip(tree, values, strict=True))
-        return [_quoted(below, part, _below(where, index), quoted) for index, (below, part) in pairs]
+        return [_quoted(below, part, _below(where, index), quoted, is_free=is_free) for index, (below, part) in pairs]
     return tree
 
 
-def _quoted_number(number: _Number, value: Any, where: str, quoted: list[str]) -> Any:
-    if isinstance(value, Decimal):
+def _free_names(value: Any) -> Container[str]:
+    """The names in JSON at which no type says what a number is: what a model does not declare, pydantic.JsonValue, float or decimal."""
+    if not isinstance(value, BaseModel):
+        return ()
+    kind = type(value)
+    fields_ = kind.model_fields
+    free = [attribute for attribute, info in fields_.items() if _is_free(info.annotation)]
+    return {*(value.__pydantic_extra__ or ()), *(name for each in free for name in readable_names(kind, each))}
+
+
+def _is_free(annotation: Any) -> bool:
+    """Whether a number there may be a float although nobody declared one alone."""
+    parts = get_args(annotation)
+    return annotation is JsonValue or (float in parts and Decimal in parts) or any(map(_is_free, parts))
+
+
+def _quoted_number(number: _Number, value: Any, where: str, quoted: list[str], *, is_free: bool) -> Any:
+    if isinstance(value, (Decimal, str)):
         quoted.append(where)
         return str(number)
     if isinstance(value, int) and not isinstance(value, bool):
@@ -312,7 +346,7 @@ def _quoted_number(number: _Number, value: Any, where: str, quoted: list[str]) -
             raise Unfaithful(
                 f"{where}: {number[:40]} is no integer that a JSON number with a point or exponent can say"
             )
-    elif not isinstance(value, float) and number.is_lossy:
+    elif (is_free or not isinstance(value, float)) and number.is_lossy:
         raise Unfaithful(f"{where}: write {number[:40]} as a text, to keep its digits")
     return float(number)
 

@@ -304,7 +304,7 @@ def _on_timeout(fields: Fields, output: PayloadType | None) -> Skip | Value | No
     if node is None or output is None:
         return None
     given = plain(node)
-    if output.has_decimals and (long := _long_float(given)) is not None:
+    if output.has_digits and (long := _long_float(given)) is not None:
         choice.note("value", f"{long!r} has more digits than YAML keeps of a number", "put it into quotes")
         return None
     try:
@@ -315,7 +315,7 @@ def _on_timeout(fields: Fields, output: PayloadType | None) -> Skip | Value | No
 
 
 def _long_float(given: Any) -> float | None:
-    """A number with a point whose digits YAML may have cut."""
+    """A number with a point, or of more digits than 18, whose digits YAML may have cut."""
     if isinstance(given, float):
         return given if sum(map(str.isdigit, repr(given).partition("e")[0])) > sys.float_info.dig else None
     parts = given.values() if isinstance(given, dict) else given if isinstance(given, list) else ()

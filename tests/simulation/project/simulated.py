@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from msgspec import Raw
+from pydantic import BaseModel, ConfigDict, Field
 
 ALWAYS = 99
 """A function that stumbles so often never succeeds."""
@@ -25,6 +28,26 @@ class Order(BaseModel):
     trouble_at: int = 0
 
 
+class Inner(BaseModel):
+    share: Decimal
+    notes: list[int | str]
+
+
+class Extra(BaseModel):
+    """Fields of many kinds: what is sent must be what is meant, however it was written."""
+
+    model_config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+
+    amount: Decimal
+    ratio: float
+    blob: bytes
+    tags: set[str]
+    size: int
+    day: date
+    at: datetime
+    inner: dict[str, Inner]
+
+
 class Lines(BaseModel):
     """A file whose lines are items: name, index, and how often the suffix stumbles."""
 
@@ -36,6 +59,7 @@ class Ask(BaseModel):
     index: int
     fails: int = 0
     count: int = 0
+    extra: Extra | None = None
 
 
 class Yes(BaseModel):
@@ -44,6 +68,7 @@ class Yes(BaseModel):
     index: int
     fails: int = 0
     count: int = 0
+    extra: Extra | None = None
     value: int
 
 
@@ -53,6 +78,7 @@ class No(BaseModel):
     index: int
     fails: int = 0
     count: int = 0
+    extra: Extra | None = None
     value: int
 
 
@@ -117,7 +143,53 @@ def answer(request: dict[str, Any], *, projected: bool, variant: int) -> dict[st
     if projected:
         return {"good": good, "value": value}
     common: dict[str, Any] = {name: request[name] for name in ("name", "fails", "count") if name in request}
+    if request.get("extra") is not None:
+        common["extra"] = rewritten(request["extra"], index + variant)
     return {"kind": "yes" if good else "no", "index": index, "value": value, **common}
+
+
+# --- values ------------------------------------------------------------------------------------------------------------
+
+
+def extra_of(index: int) -> Extra | None:
+    """What an item carries besides, from its index; some carry nothing."""
+    if index % 3 == 2:
+        return None
+    return Extra(
+        amount=(Decimal("12345678901234567.89"), Decimal("250.00"), Decimal("-0.1"), Decimal("1E+3"))[index % 4],
+        ratio=(0.1, 1e22, 5e-324, -0.0, 1 / 3)[index % 5],
+        blob=bytes([0, 255, index % 256]) * (index % 3),
+        tags={f"tag {number}" for number in range(index % 4)} | {"é", "z"},
+        size=(2**70 + index, -1)[index % 2],
+        day=date(2024, 2, 29),
+        at=datetime(2024, 2, 29, 23, 59, 59, 123456, tzinfo=UTC),
+        inner={"a": Inner(share=Decimal("0.30"), notes=[5, "5", index])},
+    )
+
+
+def rewritten(extra: dict[str, Any], how: int) -> dict[str, Any]:
+    """The same as somebody else writes it: members in another order, decimals as numbers or with more digits."""
+    changed = dict(reversed(extra.items())) if how % 2 else dict(extra)
+    amount = Decimal(extra["amount"])
+    if how % 3 == 0:
+        changed["amount"] = Raw(f"{amount:f}".encode())
+    elif how % 3 == 1:
+        changed["amount"] = f"{amount:f}"
+    changed["tags"] = list(reversed(extra["tags"]))
+    return changed
+
+
+def endless(extra: dict[str, Any]) -> dict[str, Any]:
+    """With a number that is none."""
+    return {**extra, "ratio": Raw(b"1e999")}
+
+
+def told(extra: Extra | None) -> str:
+    """What is meant, in words that do not depend on how it was written."""
+    if extra is None:
+        return ""
+    inner = {name: (part.share.normalize(), part.notes) for name, part in extra.inner.items()}
+    return f" {extra.amount.normalize()} {extra.ratio!r} {extra.blob.hex()} {sorted(extra.tags)} {extra.size} {extra.at} {inner}"
 
 
 # --- steps -------------------------------------------------------------------------------------------------------------
@@ -132,7 +204,7 @@ def split(value: Order) -> Iterator[Ask]:
     for index, fails in enumerate(value.items):
         if index == value.trouble_at:
             _stumble("split", value.name, 0, value.trouble)
-        yield Ask(name=value.name, index=index, fails=fails)
+        yield Ask(name=value.name, index=index, fails=fails, extra=extra_of(index))
 
 
 def read_lines(value: Lines) -> Iterator[Ask]:
@@ -147,7 +219,7 @@ def read_lines(value: Lines) -> Iterator[Ask]:
         if not line:
             return
         name, index, fails = line.rstrip("\n").split(",")
-        yield Ask(name=name, index=int(index), fails=int(fails))
+        yield Ask(name=name, index=int(index), fails=int(fails), extra=extra_of(int(index)))
 
 
 def touch(value: Ask) -> Ask:
@@ -165,12 +237,12 @@ def spread(value: Reply) -> Iterator[Ask]:
 
 def yes(value: Yes) -> Line:
     _stumble("suffix", value.name, value.index, value.fails)
-    return Line(name=value.name, index=value.index, text=f"yes {value.value}")
+    return Line(name=value.name, index=value.index, text=f"yes {value.value}{told(value.extra)}")
 
 
 def no(value: No) -> Line:
     _stumble("suffix", value.name, value.index, value.fails)
-    return Line(name=value.name, index=value.index, text=f"no {value.value}")
+    return Line(name=value.name, index=value.index, text=f"no {value.value}{told(value.extra)}")
 
 
 async def yes_async(value: Yes) -> Line:
