@@ -7,7 +7,8 @@
     │   ├── StateDirectoryHeld      another process holds the state directory
     │   ├── FormatUnknown           state that another version wrote, in a format that this one does not read
     │   ├── OffsetsLost             a committed offset is gone, and where to go on is not ours to guess
-    │   └── StartRefused            what is recorded of the application does not allow this start
+    │   ├── StartRefused            what is recorded of the application does not allow this start
+    │   └── TopicMadeAgain          an input topic is another one now: only a start can take it up
     ├── StateBroken                 the disk does not give back what was written: the worker ends, its next start rebuilds
     ├── PeerError                   the outside sent something illegal: quarantine the record, go on
     │   ├── PoisonRecord            not decodable: to the dead-letter topic
@@ -92,6 +93,10 @@ class OffsetsLost(UsageError):
 
 class StartRefused(UsageError):
     """What is recorded of the application, or what became of its topics, does not allow this start."""
+
+
+class TopicMadeAgain(UsageError):
+    """An input topic was deleted and made again under a running worker; positions and keys are of the old one."""
 
 
 class StateBroken(KawaitError):

@@ -26,21 +26,33 @@ class Gathering:
         self._pace = Pace(clock)
         self._turn = 0
         self._idle_turns = 0
+        self._room: int | None = None
+        """Events of a batch, where the last ones took too long; None: as many as there may be."""
 
     def wrote(self, records: int) -> None:
         """A transaction with so many records was committed."""
         self._pace.wrote(records)
 
+    def took(self, events: int, seconds: float) -> None:
+        """A batch of so many events took so long: the next ones are smaller where timers would wait for them, and grow again."""
+        if seconds > limits.BATCH_S_MAX:
+            self._room = max(int(events * limits.BATCH_S_MAX / seconds), limits.BATCH_RECORDS_MIN)
+        elif self._room is not None:
+            self._room = self._room * 2 if self._room * 2 < limits.BATCH_RECORDS_MAX else None
+
     def batch(self) -> list[Entry]:
-        """Events for the next batch."""
+        """Events for the next batch, of each task that has some its part."""
         batch: list[Entry] = []
+        room = limits.BATCH_RECORDS_MAX if self._room is None else min(self._room, limits.BATCH_RECORDS_MAX)
         tasks = self._owned.all_running
         if len(tasks) > 1:
             self._turn = (self._turn + 1) % len(tasks)
             tasks = tasks[self._turn :] + tasks[: self._turn]
-        for task in tasks:
-            if len(batch) < limits.BATCH_RECORDS_MAX and task.has_work():
-                batch += task.events(limits.BATCH_RECORDS_MAX - len(batch))
+        working = [task for task in tasks if task.has_work()]
+        for others, task in zip(range(len(working), 0, -1), working, strict=True):
+            left = room - len(batch)
+            if left > 0:
+                batch += task.events(max(left // others, 1))
         self._idle_turns = 0 if batch else self._idle_turns + 1
         return batch
 

@@ -387,6 +387,7 @@ class TransactionalLoop:
                 )
             self._at(6)
             self._gathering.wrote(len(outputs.records))
+            self._gathering.took(done, self._clock.monotonic_s() - started_s)
             self.positions.update(offsets)
         else:
             ends = {}

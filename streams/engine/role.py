@@ -22,6 +22,7 @@ class Role:
         co_partitioned: Equal partition numbers of all topics form one task; else each partition is a task.
         partitions: Numbers from it on hold no task: nothing is ever written there; None: every partition is a task.
         taken: Topic -> how many of its partitions have had a committed offset; one without it has lost it.
+        topic_ids: Topic -> its id when the worker started; positions are of that topic and of no other.
         vital: Topics of which no record may be taken up twice or passed over: what lost its offset is told, never guessed.
     """
 
@@ -34,6 +35,7 @@ class Role:
     co_partitioned: bool
     partitions: int | None = None
     taken: Mapping[str, int] = field(default_factory=dict)
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
     vital: frozenset[str] = frozenset()
 
     def has_lost(self, at: TopicPartition) -> bool:

@@ -3,15 +3,21 @@
 A running member hears within seconds that a topic has grown. One that was stopped meanwhile does not: measured, a static member that comes
 back is given what it had before, and the group takes the topic's new size for the one that it knows. Its join is only a new count for the
 group when the group's leader asks for it; so every member that sees partitions without a reader twice in a row joins again.
+
+The same look finds a topic that was deleted and made again: it would be read from the old one's position, and its records would be taken for
+those of the old one. The worker ends, and its next start takes the new topic up.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from schemas.errors import TopicMadeAgain
 from streams.clock import Clock
 from streams.engine.aside import Aside, Asked
 from streams.engine.membership import Membership
 from streams.engine.role import Role
-from streams.log.seam import Log, TopicPartition
+from streams.log.seam import Log, TopicPartition, TopicState
 from streams.telemetry.metrics import Metrics
 
 LOOK_EVERY_S = 10.0
@@ -40,7 +46,11 @@ class UnreadPartitions:
         self._look_s = clock.monotonic_s() + LOOK_EVERY_S
 
     def turn(self) -> None:
-        """Look now and then; asks beside the loop, joins anew on its thread."""
+        """Look now and then; asks beside the loop, joins anew on its thread.
+
+        Raises:
+            TopicMadeAgain: an input is not the topic any more that this worker has taken up.
+        """
         if self._asked is not None:
             if self._asked.is_over:
                 asked, self._asked = self._asked, None
@@ -54,12 +64,21 @@ class UnreadPartitions:
 
     def _look(self) -> Unread:
         """Beside the loop: what no member reads."""
+        topics = self._log.topics(self._role.topics, ASK_TIMEOUT_S)
+        self._refuse_made_again(topics)
         read = self._log.assigned(self._role.group, ASK_TIMEOUT_S)
         if read is None:  # a rebalance is under way
             return frozenset()
-        topics = self._log.topics(self._role.topics, ASK_TIMEOUT_S)
         there = {TopicPartition(name, number) for name, state in topics.items() for number in range(state.partitions)}
         return frozenset(there - read)
+
+    def _refuse_made_again(self, topics: Mapping[str, TopicState]) -> None:
+        for name, state in topics.items():
+            if self._role.topic_ids.get(name, state.topic_id) != state.topic_id:
+                raise TopicMadeAgain(
+                    f"{name} was deleted and made again while this worker ran, so how far it was read says nothing any more. Start the workers "
+                    "again: a start takes the new topic up from its beginning, or says why it cannot"
+                )
 
     def _take(self, asked: Asked[Unread]) -> None:
         unread = asked.answer_or(frozenset())

@@ -248,11 +248,11 @@ class Outside:
 
     def lose_unread(self, topic: str, committed: dict[TopicPartition, int]) -> None:
         """A response topic is gone: what nobody had taken over was never said; of the rest only what came of it is known."""
-        for producer, _ in self._transactions:
+        open_ = {origin for _, origin in self._transactions if origin[0] == topic}
+        for producer, origin in [open_one for open_one in self._transactions if open_one[1] in open_]:
             producer.abort()
-        open_ = {origin for _, origin in self._transactions}
-        self._transactions.clear()
-        for origin in [origin for origin in self.sent if origin[0] == topic or origin in open_]:
+            self._transactions.remove((producer, origin))
+        for origin in [origin for origin in self.sent if origin[0] == topic]:
             sent = self.sent.pop(origin)
             at = TopicPartition(topic, origin[1])
             if origin in open_ or origin[2] >= committed.get(at, 0):

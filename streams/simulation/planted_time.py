@@ -9,7 +9,7 @@ import msgspec
 
 from streams.clock import BrokerClock
 from streams.engine.quiet_positions import QuietPositions
-from streams.log.seam import Log, Record
+from streams.log.seam import Record
 from streams.roles.core import gates
 from streams.roles.core.deadlines import Deadlines
 from streams.roles.core.events import AnswerArrived
@@ -33,7 +33,7 @@ def _expire_over_backlog() -> list[Swap]:
 def _ring_before_ingress() -> list[Swap]:
     """A deadline rings while answers lie on the response topic that nobody has taken over."""
 
-    def is_taken_over(_log: Log, _group: str, _ends: Any) -> bool:
+    def is_taken_over(_ends: Any, _taken: Any) -> bool:
         return True
 
     return [(gates, "_is_taken_over", is_taken_over)]

@@ -149,6 +149,7 @@ class Assembly:
             co_partitioned=co_partitioned,
             partitions=self.pipeline.partitions if co_partitioned else None,
             taken=self.taken_up.taken,
+            topic_ids=self.taken_up.topic_ids,
             vital=vital_topics(self.pipeline),
         )
         unread = UnreadPartitions(who, self.log, worker.aside, self.clock, self.metrics)

@@ -84,7 +84,7 @@ def knowable(ground: Ground, checks: Checks) -> None:
 
     ledger = Ledger(ground, "aggregate", path=TOTAL)
     count = AGGREGATE_ITEMS_MAX + 1
-    _refused(ledger, checks, f"{count:,} items for an aggregate", "many.txt", book(count), f"{AGGREGATE_ITEMS_MAX:,}")
+    _refused(ledger, checks, f"{count:,} items for an aggregate", "many.txt", book(count), "AGGREGATE_ITEMS_MAX")
 
 
 def _at_load(ground: Ground, checks: Checks, what: str, arguments: list[str], word: str) -> None:

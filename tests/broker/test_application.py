@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewPartitions
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 
-from schemas.errors import OffsetsLost, StartRefused
+from schemas.errors import OffsetsLost, StartRefused, TopicMadeAgain
 from schemas.names import Names
 from streams.clock import SystemClock
 from streams.engine.aside import AsideThread
@@ -105,6 +105,46 @@ def test_a_source_topic_that_was_made_again_begins_at_its_start(log: KafkaLog, a
     assert after.topic_ids[source] != before.topic_ids[source]
     assert committed(log, app, source) == [0, 0]
     assert take_up(pipeline, log) == after
+
+
+def test_a_member_that_runs_finds_that_its_topic_was_made_again(
+    log: KafkaLog, bench: Bench, admin: AdminClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Measured: it goes on in the new topic from its position in the old one, and is told nothing."""
+    monkeypatch.setattr("streams.engine.unread.LOOK_EVERY_S", 0.2)
+    topic = bench.topic("again", partitions=1)
+    before = log.topics([topic], 10)[topic].topic_id
+    member = bench.member([topic], instance="one")
+    wait_until(lambda: member.owns([TopicPartition(topic, 0)]), "the one partition")
+    clock, aside, group = SystemClock(), AsideThread(), bench.name("g")
+    role = Role(
+        name="ingress",
+        group=group,
+        instance="one",
+        transactional_id=group,
+        topics=(topic,),
+        own_topic=topic,
+        co_partitioned=False,
+        topic_ids={topic: before},
+    )
+    unread = UnreadPartitions(role, log, aside, clock, Metrics())
+    unread.membership = Membership(role, log, rebalance=member, clock=clock, wait=lambda _seconds: None)
+    unread.membership.consumer, unread.membership.metadata = member.consumer, member.metadata
+    unread.turn()
+
+    admin.delete_topics([topic])[topic].result(30)
+    wait_until(lambda: topic not in log.topics([topic], 10), "the topic is gone")
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+
+    def finds_out() -> bool:
+        try:
+            unread.turn()
+        except TopicMadeAgain:
+            return True
+        return False
+
+    wait_until(finds_out, "that it is another topic")
+    aside.close()
 
 
 def test_an_own_topic_that_was_made_again_stops_a_start(log: KafkaLog, admin: AdminClient, app: str) -> None:

@@ -29,6 +29,7 @@ from pydantic import (
     HttpUrl,
     JsonValue,
     PlainSerializer,
+    RootModel,
     Secret,
     SecretBytes,
     SecretStr,
@@ -405,6 +406,11 @@ def test_decimals_that_come_as_numbers_keep_their_digits_or_are_refused_by_name(
         if "e" not in number_text.casefold() and number_text != "-0":
             assert str(taken(value.field)) == str(Decimal(number_text)), "zeros at the end are digits too"
     assert refused < PAYLOADS / 100, "only what no decimal can say"
+
+
+def test_a_number_that_is_the_whole_payload_keeps_its_digits() -> None:
+    kind = PayloadType(name="m:T", python_type=RootModel[Decimal])
+    assert kind.read(b"12345678901234567.89").root == Decimal("12345678901234567.89")
 
 
 def test_a_set_of_decimals_keeps_their_digits() -> None:

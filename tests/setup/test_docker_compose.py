@@ -96,6 +96,15 @@ def test_prometheus_asks_every_worker_on_its_admin_port() -> None:
     assert all("--admin-port=9464" in SERVICES[target.split(":")[0]]["command"] for target in asked)
 
 
+def test_prometheus_has_the_rules_that_it_names() -> None:
+    named = yaml.safe_load((ROOT / "docker/prometheus.yml").read_text())["rule_files"]
+    mounted = dict(volume.split(":")[1::-1] for volume in SERVICES["prometheus"]["volumes"] if volume.endswith(":ro"))
+    page = (ROOT / "docs/metrics.md").read_text()
+    for name in named:
+        for group in yaml.safe_load((ROOT / mounted[name]).read_text())["groups"]:
+            assert all(f"`{rule['expr']}`" in page for rule in group["rules"])
+
+
 def test_the_dashboard_draws_metrics_that_the_worker_has() -> None:
     drawn = {
         name

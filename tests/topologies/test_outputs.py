@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from schemas.errors import TopicMadeAgain
 from streams.worker.topics import ensure_topics
 from tests.topologies.outside import answer, price
 
@@ -350,6 +351,29 @@ def test_a_source_topic_that_was_made_again_starts_new_executions(shop: Any) -> 
         driver.run()
     (after,) = driver.new_requests()
     assert after.execution_id != before.execution_id
+
+
+def test_a_source_topic_that_is_made_again_under_running_workers_ends_them_and_the_next_start_runs_each_record_once(
+    shop: Any,
+) -> None:
+    """K2: read on from the old position, some of its records would run twice: under the old topic's id, and under the new one's."""
+    driver = shop("counter", sets=('input={from: topic, topic: "{app}.in", type: "shop.domain:Basket"}',))
+    record = json.dumps({"id": "b1", "lines": ["apple"]}).encode()
+    driver.send_raw("counter.in", record, partition=0)
+    driver.run()
+    driver.log.delete_topic("counter.in")
+    ensure_topics(driver.pipeline, driver.log)
+    driver.send_raw(
+        "counter.in", record, partition=0
+    )  # as many as there were: the old position lies within the new topic
+    with pytest.raises(TopicMadeAgain, match=r"counter\.in was deleted and made again while this worker ran"):
+        driver.advance(11_000)
+    for _ in range(4):
+        driver.send_raw("counter.in", record, partition=0)
+    for _ in range(2):
+        driver.crash()
+        driver.run()
+    assert len(driver.requests()) == 1 + 5
 
 
 def test_a_key_that_comes_again_with_another_input_starts_nothing_and_is_counted(shop: Any) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from schemas import facts, limits
 from schemas.errors import LogUnavailable, UsageError
-from schemas.topics import TopicSettings
+from schemas.topics import external_topic
 from streams.clock import SkewedClock
 from streams.doors.outcomes import Outcomes
 from streams.worker.run import report_gauges
@@ -48,7 +48,8 @@ def without_append_time(driver: TopologyTestDriver) -> None:
     """The response topic was made by others: it keeps its senders' times."""
     (topic,) = driver.pipeline.response_topics
     driver.log.delete_topic(topic)
-    driver.log.create_topics([TopicSettings(topic, driver.pipeline.partitions, 1, {})], 1)
+    driver.log.create_topics([external_topic(topic, partitions=driver.pipeline.partitions, replication_factor=1)], 1)
+    driver.crash()  # a worker does not go on with another topic than it has taken up
 
 
 def refused(driver: TopologyTestDriver) -> list[str]:
@@ -385,3 +386,26 @@ def test_a_gate_opens_while_records_always_wait(make: Any, monkeypatch: pytest.M
             loop.step()
     assert all(task.is_waiting() for task in core.tasks.values())
     assert [driver.status(execution) for execution in executions] == ["FAILED"] * 12
+
+
+def test_a_backlog_holds_each_deadline_for_as_long_as_it_lasts_and_no_longer(make: Any) -> None:
+    """Rounds of a gate are under way side by side: a deadline behind another does not wait for the other's answers first."""
+    driver = make("scalar", sets=ONE_PARTITION)
+    first, _ = asked(driver)
+    driver.clock.advance(10_000)
+    second, requests = asked(driver, {"basket": "b1", "sku": "pear"})
+    driver.clock.advance(MINUTE - 10_000)
+    driver.send_raw(driver.pipeline.response_topics[0], b"junk")
+    steps(driver, "core")
+    driver.clock.advance(9_999)
+    driver.complete(requests[0], price(requests[0]))
+    driver.clock.advance(1)
+    steps(driver, "core")
+    ingress = driver.worker.loops["ingress"]
+    gates = next(iter(driver.worker.loops["core"].tasks.values())).deadlines._gates
+    assert [len(lane.rounds) for lane in gates.lanes if lane.rounds] == [2]
+    while not refused(driver) and driver.status(first) != "FAILED":
+        ingress.step()
+        steps(driver, "core", turns=2)
+    driver.run()
+    assert (driver.status(first), driver.status(second)) == ("FAILED", "SUCCEEDED")

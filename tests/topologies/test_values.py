@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from schemas.errors import UsageError
+
 if TYPE_CHECKING:
     from schemas.envelopes import RequestEnvelope
     from streams.testing.driver import TopologyTestDriver
@@ -144,3 +146,12 @@ def test_an_equal_answer_that_is_written_otherwise_is_a_duplicate(shop: Any) -> 
     driver.complete(request, b'{"tags": ["y", "x"], "id": "a", "price": "250.01"}')
     driver.run()
     assert [refusal.reason for refusal in driver.refusals()] == ["conflict"]
+
+
+@pytest.mark.parametrize("rate", [float("nan"), float("-inf")])
+def test_a_submission_with_no_number_is_refused_with_the_name_of_the_field(make: Any, rate: float) -> None:
+    driver = make("values", sets=("input=null",))
+    with pytest.raises(UsageError, match=r"items\.0\.rate"):
+        driver.submit({"id": "1", "items": [{"id": "a", "rate": rate}]})
+    with pytest.raises(UsageError, match=r"items\.0\.rate"):
+        driver.submit(b'{"id": "1", "items": [{"id": "a", "rate": 1e999}]}')

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Iterator
-from typing import Any, get_args
+from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, RootModel
 
+from topologies.pipeline.lossless import unwrapped
 from topologies.pipeline.payloads import Alternative, PayloadType, shown
 
 
@@ -23,11 +25,21 @@ def _no_cells(arm: Alternative) -> Iterator[str]:
     named = schema.get("$defs", {})
     if "$ref" in schema:
         schema = named[schema["$ref"].rpartition("/")[2]]
+    declared = {info.serialization_alias or name: info.annotation for name, info in arm.model_fields.items()}
     for name, field in schema.get("properties", {}).items():
-        if _is_nested(field, named):
+        if _is_nested(field, named) or _is_container(declared.get(name)):
             yield f"{arm.__name__}.{name}"
     if schema.get("additionalProperties"):
         yield f"{arm.__name__} (any other fields)"
+
+
+def _is_container(annotation: Any) -> bool:
+    """Whether a type is declared as a container, whatever a serializer makes of it: a format knows the declaration only."""
+    bare = unwrapped(annotation)
+    if get_origin(bare) in (Union, types.UnionType):
+        return any(map(_is_container, get_args(bare)))
+    kind = get_origin(bare) or bare
+    return isinstance(kind, type) and issubclass(kind, (list, tuple, set, frozenset, dict, BaseModel))
 
 
 def _is_nested(field: dict[str, Any], named: dict[str, Any]) -> bool:

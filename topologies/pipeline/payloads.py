@@ -23,7 +23,7 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import Annotated, Any, Union, cast, get_args, get_origin
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, RootModel, TypeAdapter, ValidationError
 from pydantic_core import to_json, to_jsonable_python
 from typing_extensions import TypeAliasType, override
 
@@ -119,13 +119,7 @@ class PayloadType:
         self.validate_json: Callable[[bytes | str], Any] = adapter.validator.validate_json
         self._validate_python = adapter.validator.validate_python
         self._serialize = adapter.serializer.to_json
-        self._may_lose = (
-            values.MAY_HAVE_FRACTION
-            if self._proof.has_decimals or self._proof.has_free
-            else values.MAY_BE_LONG
-            if self._proof.has_ints
-            else None
-        )
+        self._may_lose = _what_may_lose(self._proof, self.arms)
         self._serialize_python = adapter.serializer.to_python
         asks = self._proof.reads_back or self._proof.has_floats or self._proof.has_sets
         self.to_json: Callable[[Any], bytes] = self._write_checked if asks else self._write
@@ -203,10 +197,9 @@ class PayloadType:
         Raises:
             Misfit: it is not JSON, not of this type, or says what a value of it cannot hold.
         """
-        may_lose = self._may_lose
         try:
             value = self.validate_json(data)
-            if may_lose is not None and (may_lose(data) or data[:1] not in (b"{", b"[")):
+            if self._may_lose(data):
                 value = values.with_digits(data, value, self.validate_json)
         except (ValueError, RecursionError) as error:
             raise Misfit.of(self.name, error) from error
@@ -360,6 +353,16 @@ def _covers(target: Alternative, source: Alternative) -> bool:
 def _list_matches(value: list[Any], arm: Alternative) -> bool:
     members = tuple(_run_time_class(member) for member in _alternatives(get_args(arm)[0], ""))
     return all(isinstance(item, members) for item in value)
+
+
+def _what_may_lose(proof: Proof, arms: tuple[type, ...]) -> Callable[[bytes], bool]:
+    """Finds JSON texts of which pydantic may cut digits; may find others."""
+    keeps_all = proof.has_decimals or proof.has_free
+    if not (keeps_all or proof.has_ints):
+        return lambda _data: False
+    if any(issubclass(arm, RootModel) for arm in arms):  # the text may be a number itself
+        return lambda _data: True
+    return values.may_have_fraction if keeps_all else values.may_be_long
 
 
 def _has_discriminator(python_type: Any) -> bool:

@@ -234,14 +234,25 @@ def sorted_sets(value: Any, tree: Any) -> Any:
 
 # --- digits --------------------------------------------------------------------------------------------------------------------------
 
-MAY_HAVE_FRACTION = re.compile(rb"[:\[,]\s*-?\d+[.eE]").search
-"""Finds every JSON number with a point or an exponent that is a part of something; may find what looks like one inside a text.
+_DIGITS = b"0123456789+- \t\r\n"
+_ALIKE = bytes.maketrans(b"[,E", b"::e")
+_FRACTION = re.compile(rb"[:\[,]\s*-?\d+[.eE]").search
+_LONG = re.compile(rb"[:\[,]\s*-?(?:\d{16,}\.|\d+(?:\.\d+)?[eE])").search
 
-It runs for each answer, so it begins with what a text rarely has: that is looked for in C.
-"""
 
-MAY_BE_LONG = re.compile(rb"[:\[,]\s*-?(?:\d{16,}\.|\d+(?:\.\d+)?[eE])").search
-"""Finds every JSON number with a point or an exponent that may be an integer which no float holds."""
+def may_have_fraction(data: bytes) -> bool:
+    """Whether a JSON number with a point or an exponent is in an object or array; may take what looks like one inside a text for one.
+
+    Asked of each answer: without digits such a number is a point or an `e` behind a colon, comma or bracket, which is found in no time.
+    """
+    outline = data.translate(_ALIKE, _DIGITS)
+    return (b":." in outline or b":e" in outline) and _FRACTION(data) is not None
+
+
+def may_be_long(data: bytes) -> bool:
+    """Whether such a number may be an integer that no float holds."""
+    return may_have_fraction(data) and _LONG(data) is not None
+
 
 MAY_BE_NO_NUMBER = re.compile(rb"[nN][aA][nN]|[iI][nN][fF]|[eE]\+?\d\d|\d{300}").search
 """Finds every JSON text that a float reads as NaN or as an infinity; finds others too."""
@@ -292,7 +303,7 @@ def _quoted(tree: Any, value: Any, where: str, quoted: list[str], *, is_free: bo
         is_free = _is_free(type(value).model_fields["root"].annotation)
         return _quoted(tree, value.root, where, quoted, is_free=is_free)
     if isinstance(tree, _Number):
-        return _quoted_number(tree, value, where, quoted, is_free=is_free)
+        return _quoted_number(tree, value, where or "value", quoted, is_free=is_free)
     if isinstance(tree, dict):
         named, free = _named(tree, value), tree.keys() if is_free else _free_names(value)
         return {

@@ -9,13 +9,16 @@ timers that are due when it begins:
     4 open      everything up to that end is decided: the timers that the round covers may ring
 
 The high watermark, not the stable offset: an answer may lie in a provider's open transaction. Steps 1 to 3 ask the broker, aside and for all
-lanes at once, at most once in `limits.BESIDE_MS`. A gate that stays shut is told, and opens by nothing else; only where its lane has a
+lanes at once, at most once in `limits.BESIDE_MS`. A look may begin another round while earlier ones are under way, so that a backlog holds a
+timer back for as long as it lasts and no longer. A gate that stays shut is told, and opens by nothing else; only where its lane has a
 patience does it go on without step 2 after so long.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -34,6 +37,9 @@ LOOK_TIMEOUT_S = 5.0
 
 GATED_POLL_MS = 20
 """Pause between two turns while an answer of the broker, or the reading of what it said, is on its way."""
+
+ROUNDS_MAX = 60
+"""Rounds of a lane that are under way; what comes due behind a gate that stays shut is covered by a later one."""
 
 
 class Before(NamedTuple):
@@ -60,7 +66,6 @@ class Round:
     since_s: float
     ends: Ends | None = None
     last: int | None = None
-    told: bool = False
 
 
 class Lane:
@@ -75,22 +80,41 @@ class Lane:
         self.before = before
         self.patience_s = patience_s
         self.timers = TimerIndex()
-        self.round: Round | None = None
+        self.rounds: deque[Round] = deque()
         self.passed_ms = 0
         """Timers due by then may ring."""
+        self.is_told = False
+        """That it stays shut."""
 
+    def begin(self, certain_ms: int, now_s: float, pace_ms: int) -> None:
+        """Begin a round, where a timer is due that none covers: the broker will be asked now."""
+        if not self.timers.any_due(certain_ms) or len(self.rounds) >= ROUNDS_MAX:
+            return
+        newest = self.rounds[-1] if self.rounds else None
+        if newest is not None and newest.ends is None:  # its ends were asked for in vain
+            newest.covers_ms = certain_ms
+            return
+        covered_ms = newest.covers_ms if newest is not None else self.passed_ms
+        if certain_ms > covered_ms and certain_ms - covered_ms >= pace_ms:
+            self.rounds.append(Round(certain_ms, now_s))
 
-class Seen(NamedTuple):
-    """What a look found of one lane."""
-
-    ends: Ends
-    is_passed: bool
+    @property
+    def waits(self) -> bool:
+        """Whether a look would bring a round on."""
+        return any(each.last is None for each in self.rounds)
 
 
 class Look(NamedTuple):
-    """What a look found: of each lane, and then the end of `completions`; None: not known."""
+    """What a look found.
 
-    lanes: list[Seen]
+    Attributes:
+        ends: High watermarks, of the topics that were asked for.
+        taken: How far what lies before is taken over; absent: not known.
+        last: The end of `completions`, read at last; None: not known.
+    """
+
+    ends: Mapping[str, Ends]
+    taken: Mapping[Before, Ends]
     last: int | None
 
 
@@ -101,48 +125,52 @@ class Reading(Protocol):
         """Whether everything below `end` is decided."""
 
 
-def look(log: Log, asked: Sequence[tuple[Before | None, Ends | None]], completions: TopicPartition) -> Look:
-    """Read the ends that are not known yet, then how far they are taken over, then the end of `completions`, in this order.
+def look(
+    log: Log, fresh: AbstractSet[str], known: Mapping[Before, Iterable[Ends]], completions: TopicPartition
+) -> Look:
+    """Read the ends of some topics, then how far they and those before them are taken over, then the end of `completions`, in this order.
 
-    Ends that were read are kept if the rest fails: read again while answers keep coming they would move away.
+    What was read is kept if the rest fails: ends that are read again while answers keep coming move away.
 
     Raises:
-        LogUnavailable: no answer.
+        LogUnavailable: no answer at all.
     """
-    fresh = _ends_of(log, {before.topic for before, ends in asked if before is not None and ends is None})
-    seen = []
-    for before, known in asked:
-        if before is None:
-            seen.append(Seen({}, is_passed=True))
-            continue
-        ends = known if known is not None else {at: end for at, end in fresh.items() if at.topic == before.topic}
-        seen.append(Seen(ends, _is_taken_over(log, before.group, ends)))
+    ends = _ends_of(log, fresh)
+    taken: dict[Before, Ends] = {}
     try:
-        return Look(seen, log.end_offsets([completions], "uncommitted", LOOK_TIMEOUT_S)[completions])
+        for before, earlier in known.items():
+            partitions = dict.fromkeys(at for each in (*earlier, ends.get(before.topic, {})) for at in each)
+            taken[before] = _taken_over(log, before.group, list(partitions))
+        return Look(ends, taken, log.end_offsets([completions], "uncommitted", LOOK_TIMEOUT_S)[completions])
     except LogUnavailable:
-        return Look(seen, None)
+        return Look(ends, taken, None)
 
 
-def _ends_of(log: Log, topics: Iterable[str]) -> Ends:
+def _ends_of(log: Log, topics: AbstractSet[str]) -> Mapping[str, Ends]:
     """The high watermarks of all partitions that the topics have now."""
+    if not topics:
+        return {}
     names = sorted(topics)
     known = log.topics(names, LOOK_TIMEOUT_S)
     missing = [name for name in names if name not in known]
     if missing:
         raise LogUnavailable(f"the topic {missing[0]} is not there")
     partitions = [TopicPartition(name, number) for name in names for number in range(known[name].partitions)]
-    return log.end_offsets(partitions, "uncommitted", LOOK_TIMEOUT_S)
+    ends = log.end_offsets(partitions, "uncommitted", LOOK_TIMEOUT_S)
+    return {name: {at: end for at, end in ends.items() if at.topic == name} for name in names}
 
 
-def _is_taken_over(log: Log, group: str, ends: Ends) -> bool:
-    """Whether a group is known to have committed these positions; what it never committed it takes up from the log start."""
-    try:
-        committed = log.group_offsets(group, list(ends), LOOK_TIMEOUT_S)
-        never = [at for at in ends if committed.get(at) is None]
-        starts = log.start_offsets(never, LOOK_TIMEOUT_S) if never else {}
-    except LogUnavailable:
-        return False
-    return all((starts[at] if at in starts else committed[at] or 0) >= end for at, end in ends.items())
+def _taken_over(log: Log, group: str, partitions: Sequence[TopicPartition]) -> Ends:
+    """What a group has committed; what it never committed it takes up from the log start."""
+    committed = log.group_offsets(group, partitions, LOOK_TIMEOUT_S)
+    never = [at for at in partitions if committed.get(at) is None]
+    starts = log.start_offsets(never, LOOK_TIMEOUT_S) if never else {}
+    return {at: starts[at] if at in starts else committed[at] or 0 for at in partitions}
+
+
+def _is_taken_over(ends: Ends, taken: Ends) -> bool:
+    """Whether everything below these ends is taken over."""
+    return all(taken.get(at, -1) >= end for at, end in ends.items())
 
 
 class Gates:
@@ -172,45 +200,45 @@ class Gates:
         self._reading = reading
         self._pace_s = pace_s
         self._asked: Asked[Look] | None = None
-        self._looked: list[Lane] = []
-        """Lanes that the look under way is for."""
         self._look_s = clock.monotonic_s()
 
     def go_on(self) -> None:
         """Move every round on as far as it goes without waiting."""
         certain_ms = self._certain_ms()
         for lane in self.lanes:
-            self._begin(lane, certain_ms)
+            if lane.passed_ms > certain_ms:  # a clock that went back takes back what it covered
+                lane.passed_ms = certain_ms
+                for each in lane.rounds:
+                    each.covers_ms = min(each.covers_ms, certain_ms)
         if self._asked is None and self._clock.monotonic_s() >= self._look_s:
-            self._ask()
+            self._ask(certain_ms)
         if self._asked is not None and self._asked.is_over:
             self._take(self._asked)
         for lane in self.lanes:
-            if lane.round is not None:
-                self._finish(lane, lane.round)
+            if lane.rounds:
+                self._finish(lane)
 
     def _certain_ms(self) -> int:
         """What the broker's clock has passed, however wrong ours may be."""
         return self._clock.now_ms() - self._clock.uncertainty_ms
 
-    def _begin(self, lane: Lane, certain_ms: int) -> None:
-        """Begin a round where a timer is due that no round covers; a clock that went back takes back what it covered."""
-        lane.passed_ms = min(lane.passed_ms, certain_ms)
-        if lane.round is not None:
-            lane.round.covers_ms = min(lane.round.covers_ms, certain_ms)
-        elif lane.timers.any_due(certain_ms) and not lane.timers.any_due(lane.passed_ms):
-            lane.round = Round(certain_ms, self._clock.monotonic_s())
-
-    def _ask(self) -> None:
+    def _ask(self, certain_ms: int) -> None:
         """Look, for every round that waits for it."""
-        waiting = [lane for lane in self.lanes if lane.round is not None and lane.round.last is None]
+        now_s = self._clock.monotonic_s()
+        for lane in self.lanes:
+            lane.begin(certain_ms, now_s, int(self._pace_s * 1000))
+        waiting = [lane for lane in self.lanes if lane.waits]
         if not waiting:
             return
-        asked = [(lane.before, lane.round.ends if lane.round is not None else None) for lane in waiting]
+        fresh = {lane.before.topic for lane in waiting if lane.before is not None and lane.rounds[-1].ends is None}
+        known = {
+            lane.before: [each.ends for each in lane.rounds if each.last is None and each.ends is not None]
+            for lane in waiting
+            if lane.before is not None
+        }
         log, completions = self._log, self._completions
-        self._look_s = self._clock.monotonic_s() + self._pace_s
-        self._looked = waiting
-        self._asked = self._aside.ask(lambda: look(log, asked, completions))
+        self._look_s = now_s + self._pace_s
+        self._asked = self._aside.ask(lambda: look(log, fresh, known, completions))
 
     def _take(self, asked: Asked[Look]) -> None:
         self._asked = None
@@ -219,19 +247,36 @@ class Gates:
         except LogUnavailable as error:
             logger.debug("what deadlines wait for is not known", detail=str(error))
             return
-        for lane, seen in zip(self._looked, found.lanes, strict=True):
-            if lane.round is not None:
-                waited_s = self._clock.monotonic_s() - lane.round.since_s
-                is_over = lane.patience_s is not None and waited_s >= lane.patience_s
-                lane.round.ends = seen.ends
-                lane.round.last = found.last if seen.is_passed or is_over else None
+        now_s = self._clock.monotonic_s()
+        for lane in self.lanes:
+            last: int | None = None
+            for each in reversed(lane.rounds):
+                if each.ends is None:
+                    each.ends = {} if lane.before is None else found.ends.get(lane.before.topic)
+                if (
+                    each.last is None
+                ):  # behind what is read later nothing is left, even of a topic that was made again meanwhile
+                    each.last = found.last if last is None and self._is_passed(lane, each, found, now_s) else last
+                last = each.last
 
-    def _finish(self, lane: Lane, under_way: Round) -> None:
-        """End a round that has come to its end; say so when it does not for long."""
-        if under_way.last is not None and self._reading.has_passed(under_way.last):
-            lane.passed_ms, lane.round = under_way.covers_ms, None
-        elif not under_way.told and self._is_shut(under_way):
-            under_way.told = True
+    @staticmethod
+    def _is_passed(lane: Lane, under_way: Round, found: Look, now_s: float) -> bool:
+        """Whether a round has nothing to wait for before `completions`."""
+        if under_way.ends is None:
+            return False
+        if lane.before is None or (lane.patience_s is not None and now_s - under_way.since_s >= lane.patience_s):
+            return True
+        return _is_taken_over(under_way.ends, found.taken.get(lane.before, {}))
+
+    def _finish(self, lane: Lane) -> None:
+        """End the rounds that have come to their end; say so when the first does not for long."""
+        rounds = lane.rounds
+        while rounds and rounds[0].last is not None and self._reading.has_passed(rounds[0].last):
+            lane.passed_ms = rounds.popleft().covers_ms
+        if not self._is_shut(lane):
+            lane.is_told = False
+        elif not lane.is_told:
+            lane.is_told = True
             logger.warning(
                 "deadlines are held back: what came in before them is not taken over yet",
                 partition=self._completions.partition,
@@ -239,8 +284,11 @@ class Gates:
                 group=lane.before.group if lane.before is not None else None,
             )
 
-    def _is_shut(self, under_way: Round) -> bool:
-        return (self._clock.monotonic_s() - under_way.since_s) * 1000 >= limits.GATE_SHUT_TOLD_MS
+    def _is_shut(self, lane: Lane) -> bool:
+        """Whether its first round has been under way for long."""
+        if not lane.rounds:
+            return False
+        return (self._clock.monotonic_s() - lane.rounds[0].since_s) * 1000 >= limits.GATE_SHUT_TOLD_MS
 
     # --- asked by the timers ---------------------------------------------------------------------------------------------------------
 
@@ -263,18 +311,14 @@ class Gates:
         return min(due, default=None)
 
     def _due_ms(self, lane: Lane, now_ms: int) -> int | None:
-        next_ms = lane.timers.next_ms()
-        if lane.round is None:
+        if not lane.rounds:
+            next_ms = lane.timers.next_ms()
             return None if next_ms is None else next_ms + self._clock.uncertainty_ms
-        if self._asked is not None or lane.round.last is not None:
+        if self._asked is not None or lane.rounds[0].last is not None:
             return now_ms + GATED_POLL_MS
         return now_ms + max(int((self._look_s - self._clock.monotonic_s()) * 1000), GATED_POLL_MS)
 
     def held(self) -> int:
         """How many timers are held back by a gate that has been shut for long."""
         certain_ms = self._certain_ms()
-        return sum(
-            lane.timers.count_due(certain_ms)
-            for lane in self.lanes
-            if lane.round is not None and self._is_shut(lane.round)
-        )
+        return sum(lane.timers.count_due(certain_ms) for lane in self.lanes if self._is_shut(lane))

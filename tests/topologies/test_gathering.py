@@ -1,0 +1,55 @@
+"""Gathering: how large a batch is, and who is in it."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from schemas import limits
+from streams.clock import ManualClock
+from streams.engine.gathering import Gathering
+from streams.engine.owned_tasks import OwnedTasks
+
+
+class Backlog:
+    """A task with more events than any batch takes."""
+
+    def has_work(self) -> bool:
+        return True
+
+    def events(self, room: int) -> list[Any]:
+        return [self] * room
+
+
+class Owned:
+    """As many of them as a worker owns."""
+
+    def __init__(self, tasks: int) -> None:
+        self.all_running = [Backlog() for _ in range(tasks)]
+
+
+def gathering(tasks: int) -> Gathering:
+    return Gathering(cast("OwnedTasks", Owned(tasks)), None, ManualClock())
+
+
+def test_each_task_has_its_part_of_a_batch() -> None:
+    found = cast("list[Any]", gathering(4).batch())
+    assert sorted(found.count(task) for task in set(found)) == [limits.BATCH_RECORDS_MAX // 4] * 4
+
+
+def test_a_slow_batch_makes_the_next_ones_smaller_until_they_are_quick_again() -> None:
+    """Timers wait for a batch: one of several seconds would make all of them late."""
+    made = gathering(1)
+    made.took(limits.BATCH_RECORDS_MAX, 10 * limits.BATCH_S_MAX)
+    assert len(made.batch()) == limits.BATCH_RECORDS_MAX // 10
+    made.took(400, limits.BATCH_S_MAX / 2)
+    assert len(made.batch()) == limits.BATCH_RECORDS_MAX // 5
+    for _ in range(10):
+        made.took(400, 0.01)
+    assert len(made.batch()) == limits.BATCH_RECORDS_MAX
+
+
+def test_no_slowness_makes_batches_smaller_than_worth_their_transaction() -> None:
+    made = gathering(1)
+    for _ in range(10):
+        made.took(len(made.batch()), 60.0)
+    assert len(made.batch()) == limits.BATCH_RECORDS_MIN
