@@ -14,6 +14,7 @@ from topologies.decisions import continuation, timeout
 from topologies.decisions.decision import Append, DeadLetterItem, Decisions
 from topologies.decisions.ending import fail
 from topologies.pipeline.payloads import PayloadType
+from topologies.pipeline.steps import DeadLetterAndSkip
 
 
 def _number_no_equals() -> list[Swap]:
@@ -60,18 +61,23 @@ def _answer_for_the_expired() -> list[Swap]:
     return [(deciders, "expire", expiring)]
 
 
-def _letter_for_a_repeat() -> list[Swap]:
-    """The second outcome of an item that was left out before is told by a letter again."""
+def _letter_for_each_attempt() -> list[Swap]:
+    """A letter tells of each attempt that failed at a step with `onError: {deadLetter}`, not of the item that is left out."""
+    failed = continuation._failed  # noqa: SLF001
 
-    def completing(pipeline: Any, result: Any, execution: Any, unit: Any, item: Any, *, now_ms: int) -> Decisions:
-        decisions = continuation.complete_item(pipeline, result, execution, unit, item, now_ms=now_ms)
-        if item is None or item.letter_id is None or result.error_code is None:
+    def failing(pipeline: Any, result: Any, execution: Any, unit: Any, *, now_ms: int) -> Decisions:
+        decisions = failed(pipeline, result, execution, unit, now_ms=now_ms)
+        step = continuation.suffix_step(pipeline, unit)
+        if step is None or not isinstance(step.on_error, DeadLetterAndSkip) or len(decisions) > 1:
             return decisions
-        step_id, code, message = result.step_id or "", result.error_code, result.error_message or ""
-        index, letter, tenant = item.item_index, item.letter_id, execution.tenant_id
-        return [*decisions, DeadLetterItem(tenant, item.unit_id, index, step_id, letter, reason=code, detail=message)]
+        index, code = result.item_index, result.error_code
+        letter = f"{unit.unit_id}.{index}.{result.attempt}"
+        told = DeadLetterItem(
+            execution.tenant_id, unit.unit_id, index, step.step_id, letter, reason=code, detail="again"
+        )
+        return [*decisions, told]
 
-    return [(deciders, "complete_item", completing)]
+    return [(continuation, "_failed", failing)]
 
 
 def _read_digits_as_floats() -> list[Swap]:
@@ -98,5 +104,5 @@ PLANTS: Mapping[str, Plant] = {
     "number-no-equals": Plant(_number_no_equals, Breach.WRONG_KEY, ":n="),
     "stop-at-the-first": Plant(_stop_at_the_first, Breach.ITEMS_ABANDONED),
     "answer-for-the-expired": Plant(_answer_for_the_expired, Breach.ADMITTED_AFTER_TIMEOUT),
-    "letter-for-a-repeat": Plant(_letter_for_a_repeat, Breach.DEAD_LETTERS_MISCOUNTED, "letters of items"),
+    "letter-for-each-attempt": Plant(_letter_for_each_attempt, Breach.DEAD_LETTERS_MISCOUNTED, "letters of items"),
 }

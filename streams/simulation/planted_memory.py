@@ -96,9 +96,9 @@ PLANTS: Mapping[str, Plant] = {
     "dispatch-before-the-look": Plant(_dispatch_before_the_look, Breach.ROW_NOT_SUBMITTED),
     "take-lost-for-never": Plant(_take_lost_for_never, Breach.LOST_OFFSETS_IGNORED),
     "keep-offsets-of-the-gone": Plant(_keep_offsets_of_the_gone, Breach.WORKER_RAISED, "OffsetOutOfRange"),
-    "forget-the-stub": Plant(_forget_the_stub, Breach.FACT_AFTER_THE_END, "RunSubmitted"),
+    "forget-the-stub": Plant(_forget_the_stub, Breach.TABLES_DIFFER, "is None, not"),
     "take-what-lies-there": Plant(_take_what_lies_there, Breach.TAKEN_UNFINISHED),
     "forget-the-open": Plant(_forget_the_open, Breach.TABLES_DIFFER, "is None, not"),
-    "ignore-tombstones": Plant(_ignore_tombstones, Breach.FORGOTTEN_CAME_BACK, "the restored tables"),
+    "ignore-tombstones": Plant(_ignore_tombstones, Breach.NEVER_FORGOTTEN, "the restored tables"),
     "trust-an-old-store": Plant(_trust_an_old_store, Breach.NEVER_FORGOTTEN, "onto an old disk"),
 }

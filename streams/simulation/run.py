@@ -138,6 +138,7 @@ def _let_time_pass(world: World, watch: Watch, by_ms: int) -> None:
             quiet = 0 if moved or not world.fleet.is_ready else quiet + 1
             if quiet > 2:
                 break
+    tables.check_forgotten(world)
     world.times.advance(2 * DAY_MS)
     world.log.compact()
     tables.check_forgotten(world)

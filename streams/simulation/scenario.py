@@ -180,7 +180,7 @@ def draw(seed: int, project: Path, output_dir: Path) -> Scenario:
     ages = rng.random() < 0.15
     jumps, stalls, cancels = rng.random() < 0.15, rng.random() < 0.15, rng.random() < 0.15
     # Who overstays loses an attempt by chance: what is left out then differs from run to run.
-    on_error = None if stalls else rng.choice((None, None, Skip(), DeadLetterAndSkip()))
+    on_error = None if stalls else rng.choice((None, Skip(), DeadLetterAndSkip(), DeadLetterAndSkip()))
     pipeline = _varied(base, rng, output_dir, author, early=early, ages=ages, crowded=crowded, on_error=on_error)
     fragile = on_error is not None or rng.random() < 0.1
     submissions, lost = _submissions(pipeline, author, rng, fragile=fragile, crowded=crowded)
