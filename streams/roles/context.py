@@ -11,7 +11,7 @@ from state.tables.rows import MakeOverlay
 from state.tables.store import StoreFactory
 from streams.author.calls import Author
 from streams.clock import BrokerClock
-from streams.engine.aside import Aside
+from streams.engine.looks import Looks
 from streams.engine.pool import Pool
 from streams.log.seam import Log
 from streams.telemetry.metrics import Metrics
@@ -47,13 +47,13 @@ class CoreContext(RoleContext):
     """What the core tasks share besides.
 
     Attributes:
-        aside: Asks the broker beside the work.
+        looks: How far the log goes and is taken over, asked beside the work.
         pace_s: Shortest time between two such questions of a task.
         live_sessions: Over all tasks; at most `limits.LIVE_SESSIONS_MAX`.
     """
 
     log: Log
-    aside: Aside
+    looks: Looks
     pace_s: float
     pool: Pool
     stores: StoreFactory

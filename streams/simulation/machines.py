@@ -285,7 +285,7 @@ def is_idle(task: CoreTask) -> bool:
     """Whether nothing of the task is queued or running."""
     agenda = task.agenda
     return not (
-        agenda.ready
+        agenda.is_waiting()
         or task.intake.is_waiting
         or agenda.sweeps
         or task.work._running  # noqa: SLF001

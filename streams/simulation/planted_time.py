@@ -36,7 +36,7 @@ def _ring_before_ingress() -> list[Swap]:
     def is_taken_over(_ends: Any, _taken: Any) -> bool:
         return True
 
-    return [(gates, "_is_taken_over", is_taken_over)]
+    return [(gates, "are_taken_over", is_taken_over)]
 
 
 def _trust_the_own_clock() -> list[Swap]:

@@ -18,6 +18,7 @@ from streams.author.local import LocalAuthor
 from streams.clock import BrokerClock, Clock
 from streams.engine.aside import Aside, AsideThread
 from streams.engine.broker_time import BrokerTime
+from streams.engine.looks import Looks
 from streams.engine.loop import TransactionalLoop
 from streams.engine.pool import Pool, ThreadPool
 from streams.engine.role import Role
@@ -186,7 +187,7 @@ class Assembly:
         context = CoreContext(
             **vars(shared),
             log=self.log,
-            aside=worker.aside,
+            looks=Looks(self.log, worker.aside),
             pace_s=self.pace_s,
             pool=pool,
             stores=self.stores,

@@ -1,6 +1,7 @@
 """The agenda of one core task: what it decides next, and what waits for the commit of its open batch.
 
     ready      events, in order                          |  taken by the next batch
+    commands   commands, in order                        |  taken by the next batch, where there is room beside what is ready
     sweeping   parked units whose items are gone through |  a slice of each in every batch
     touched    executions that the open batch touched    |  advanced before the batch ends
     after      acts that the open batch decided          |  done once it is committed, forgotten when it did not happen
@@ -11,7 +12,7 @@ The parts of a task (intake, deciders, sessions, local work) speak to it through
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from streams.engine.pool import Done, Job, Pool
 from streams.engine.task import Entry, Task
@@ -23,6 +24,9 @@ class Agenda:
 
     def __init__(self, task: Task, pool: Pool) -> None:
         self.ready: deque[Entry] = deque()
+        self.commands: deque[Entry] = deque()
+        """They start work: a backlog of them must not hold up the answers that end it, nor the deadlines that wait for those."""
+        self._turn = 0
         self._sweeping: dict[str, None] = {}
         self._touched: dict[str, None] = {}
         self._after: list[Callable[[], None]] = []
@@ -32,6 +36,22 @@ class Agenda:
     def wake(self, event: object, record: Record | None = None) -> None:
         """Let the task decide `event` next; a `streams.roles.core.events.CoreEvent`."""
         self.ready.append(Entry(self._task, event, record))
+
+    def wake_command(self, event: object, record: Record) -> None:
+        """Let the task decide what came on `commands`, in its turn."""
+        self.commands.append(Entry(self._task, event, record))
+
+    def is_waiting(self) -> bool:
+        """Whether events wait."""
+        return bool(self.ready or self.commands)
+
+    def take(self, room: int) -> Iterator[Entry]:
+        """The next events, at most `room`: half of it is for commands, and what one kind does not need is the other's."""
+        self._turn = 1 - self._turn  # who gets the odd place
+        commands = min(len(self.commands), max((room + self._turn) // 2, room - len(self.ready)))
+        for events, count in ((self.commands, commands), (self.ready, room - commands)):
+            for _ in range(min(count, len(events))):
+                yield events.popleft()
 
     def touch(self, execution_id: str) -> None:
         """Ask what the execution does next, before the open batch ends."""

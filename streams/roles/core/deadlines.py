@@ -19,10 +19,11 @@ from state.item import ItemRecord
 from state.keys import INTERACTIONS, step_of_key
 from state.tables.overlay import RowView
 from state.tables.timers import TimerIndex, due_of
+from streams.engine.looks import Before
 from streams.engine.task import Positions
 from streams.log.seam import TopicPartition
 from streams.roles.context import CoreContext
-from streams.roles.core.gates import Before, Gates, Lane
+from streams.roles.core.gates import Gates, Lane
 from topologies.pipeline.transports import KafkaTransport
 
 _INTERACTION = INTERACTIONS[0]
@@ -70,9 +71,7 @@ class Deadlines:
         shared = set(self._lanes.values())
         self._only = shared.pop().timers if len(shared) == 1 else None
         lanes = dict.fromkeys((*self._lanes.values(), self._other, self._last_waits))
-        self._gates = Gates(
-            list(lanes), context.log, context.aside, context.clock, self._completions, self, pace_s=context.pace_s
-        )
+        self._gates = Gates(list(lanes), context.looks, context.clock, self._completions, self, pace_s=context.pace_s)
 
     def arm(self, key: bytes, record: object) -> None:
         """Arm the timer of a row that is taken up."""

@@ -8,8 +8,8 @@ timers that are due when it begins:
     3 last      the end of our `completions`, read after that
     4 open      everything up to that end is decided: the timers that the round covers may ring
 
-The high watermark, not the stable offset: an answer may lie in a provider's open transaction. Steps 1 to 3 ask the broker, aside and for all
-lanes at once, at most once in `limits.BESIDE_MS`. A look may begin another round while earlier ones are under way, so that a backlog holds a
+The high watermark, not the stable offset: an answer may lie in a provider's open transaction. Steps 1 to 3 are looks of the whole
+worker (`streams.engine.looks`); a task wants one for all of its lanes, at most once in `limits.BESIDE_MS`. A look may begin another round while earlier ones are under way, so that a backlog holds a
 timer back for as long as it lasts and no longer. A gate that stays shut is told, and opens by nothing else; only where its lane has a
 patience does it go on without step 2 after so long.
 """
@@ -17,39 +17,25 @@ patience does it go on without step 2 after so long.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import structlog
 
 from schemas import limits
-from schemas.errors import LogUnavailable
 from state.tables.timers import TimerIndex
 from streams.clock import BrokerClock
-from streams.engine.aside import Aside, Asked
-from streams.log.seam import Log, TopicPartition
+from streams.engine.looks import Before, Ends, Look, Looks, Wanted, are_taken_over
+from streams.log.seam import TopicPartition
 
 logger = structlog.get_logger("kawait.core")
-
-LOOK_TIMEOUT_S = 5.0
 
 GATED_POLL_MS = 20
 """Pause between two turns while an answer of the broker, or the reading of what it said, is on its way."""
 
 ROUNDS_MAX = 60
 """Rounds of a lane that are under way; what comes due behind a gate that stays shut is covered by a later one."""
-
-
-class Before(NamedTuple):
-    """What lies before `completions`: a topic, and the group that takes it over."""
-
-    topic: str
-    group: str
-
-
-Ends = Mapping[TopicPartition, int]
 
 
 @dataclass(slots=True)
@@ -104,73 +90,11 @@ class Lane:
         return any(each.last is None for each in self.rounds)
 
 
-class Look(NamedTuple):
-    """What a look found.
-
-    Attributes:
-        ends: High watermarks, of the topics that were asked for.
-        taken: How far what lies before is taken over; absent: not known.
-        last: The end of `completions`, read at last; None: not known.
-    """
-
-    ends: Mapping[str, Ends]
-    taken: Mapping[Before, Ends]
-    last: int | None
-
-
 class Reading(Protocol):
     """How far the task has come with `completions`."""
 
     def has_passed(self, end: int) -> bool:
         """Whether everything below `end` is decided."""
-
-
-def look(
-    log: Log, fresh: AbstractSet[str], known: Mapping[Before, Iterable[Ends]], completions: TopicPartition
-) -> Look:
-    """Read the ends of some topics, then how far they and those before them are taken over, then the end of `completions`, in this order.
-
-    What was read is kept if the rest fails: ends that are read again while answers keep coming move away.
-
-    Raises:
-        LogUnavailable: no answer at all.
-    """
-    ends = _ends_of(log, fresh)
-    taken: dict[Before, Ends] = {}
-    try:
-        for before, earlier in known.items():
-            partitions = dict.fromkeys(at for each in (*earlier, ends.get(before.topic, {})) for at in each)
-            taken[before] = _taken_over(log, before.group, list(partitions))
-        return Look(ends, taken, log.end_offsets([completions], "uncommitted", LOOK_TIMEOUT_S)[completions])
-    except LogUnavailable:
-        return Look(ends, taken, None)
-
-
-def _ends_of(log: Log, topics: AbstractSet[str]) -> Mapping[str, Ends]:
-    """The high watermarks of all partitions that the topics have now."""
-    if not topics:
-        return {}
-    names = sorted(topics)
-    known = log.topics(names, LOOK_TIMEOUT_S)
-    missing = [name for name in names if name not in known]
-    if missing:
-        raise LogUnavailable(f"the topic {missing[0]} is not there")
-    partitions = [TopicPartition(name, number) for name in names for number in range(known[name].partitions)]
-    ends = log.end_offsets(partitions, "uncommitted", LOOK_TIMEOUT_S)
-    return {name: {at: end for at, end in ends.items() if at.topic == name} for name in names}
-
-
-def _taken_over(log: Log, group: str, partitions: Sequence[TopicPartition]) -> Ends:
-    """What a group has committed; what it never committed it takes up from the log start."""
-    committed = log.group_offsets(group, partitions, LOOK_TIMEOUT_S)
-    never = [at for at in partitions if committed.get(at) is None]
-    starts = log.start_offsets(never, LOOK_TIMEOUT_S) if never else {}
-    return {at: starts[at] if at in starts else committed[at] or 0 for at in partitions}
-
-
-def _is_taken_over(ends: Ends, taken: Ends) -> bool:
-    """Whether everything below these ends is taken over."""
-    return all(taken.get(at, -1) >= end for at, end in ends.items())
 
 
 class Gates:
@@ -184,8 +108,7 @@ class Gates:
     def __init__(
         self,
         lanes: Sequence[Lane],
-        log: Log,
-        aside: Aside,
+        looks: Looks,
         clock: BrokerClock,
         completions: TopicPartition,
         reading: Reading,
@@ -193,13 +116,12 @@ class Gates:
         pace_s: float,
     ) -> None:
         self.lanes = lanes
-        self._log = log
-        self._aside = aside
+        self._looks = looks
         self._clock = clock
         self._completions = completions
         self._reading = reading
         self._pace_s = pace_s
-        self._asked: Asked[Look] | None = None
+        self._wanted: Wanted | None = None
         self._look_s = clock.monotonic_s()
 
     def go_on(self) -> None:
@@ -210,10 +132,11 @@ class Gates:
                 lane.passed_ms = certain_ms
                 for each in lane.rounds:
                     each.covers_ms = min(each.covers_ms, certain_ms)
-        if self._asked is None and self._clock.monotonic_s() >= self._look_s:
+        if self._wanted is None and self._clock.monotonic_s() >= self._look_s:
             self._ask(certain_ms)
-        if self._asked is not None and self._asked.is_over:
-            self._take(self._asked)
+        self._looks.go_on()
+        if self._wanted is not None and self._wanted.is_over:
+            self._take(self._wanted)
         for lane in self.lanes:
             if lane.rounds:
                 self._finish(lane)
@@ -236,16 +159,14 @@ class Gates:
             for lane in waiting
             if lane.before is not None
         }
-        log, completions = self._log, self._completions
         self._look_s = now_s + self._pace_s
-        self._asked = self._aside.ask(lambda: look(log, fresh, known, completions))
+        self._wanted = Wanted(fresh, known, self._completions)
+        self._looks.want(self._wanted)
 
-    def _take(self, asked: Asked[Look]) -> None:
-        self._asked = None
-        try:
-            found = asked.answer()
-        except LogUnavailable as error:
-            logger.debug("what deadlines wait for is not known", detail=str(error))
+    def _take(self, wanted: Wanted) -> None:
+        self._wanted = None
+        found = wanted.answer()
+        if found is None:  # the broker did not answer; the next look tries again
             return
         now_s = self._clock.monotonic_s()
         for lane in self.lanes:
@@ -266,7 +187,7 @@ class Gates:
             return False
         if lane.before is None or (lane.patience_s is not None and now_s - under_way.since_s >= lane.patience_s):
             return True
-        return _is_taken_over(under_way.ends, found.taken.get(lane.before, {}))
+        return are_taken_over(under_way.ends, found.taken.get(lane.before, {}))
 
     def _finish(self, lane: Lane) -> None:
         """End the rounds that have come to their end; say so when the first does not for long."""
@@ -314,7 +235,7 @@ class Gates:
         if not lane.rounds:
             next_ms = lane.timers.next_ms()
             return None if next_ms is None else next_ms + self._clock.uncertainty_ms
-        if self._asked is not None or lane.rounds[0].last is not None:
+        if self._wanted is not None or lane.rounds[0].last is not None:
             return now_ms + GATED_POLL_MS
         return now_ms + max(int((self._look_s - self._clock.monotonic_s()) * 1000), GATED_POLL_MS)
 

@@ -84,7 +84,8 @@ class Intake:
     @property
     def is_full(self) -> bool:
         """Whether reading should wait."""
-        return len(self._inbox) + len(self._agenda.ready) > records_max() or self.waiting_bytes > limits.INBOX_BYTES_MAX
+        waiting = len(self._inbox) + len(self._agenda.ready) + len(self._agenda.commands)
+        return waiting > records_max() or self.waiting_bytes > limits.INBOX_BYTES_MAX
 
     def taken(self, record: Record) -> None:
         """A record is being decided."""
@@ -100,7 +101,7 @@ class Intake:
         for record in records:
             self.waiting_bytes += record.size
             if record.topic == self._commands:
-                self._agenda.wake(self._read(record, _COMMANDS), record)
+                self._agenda.wake_command(self._read(record, _COMMANDS), record)
             else:
                 self._inbox.append((record, self._read(record, _COMPLETIONS)))
         self._move_on()

@@ -179,17 +179,17 @@ class CoreTask:
 
         Timers have a share of the room, whatever waits, and no more.
         """
-        ready = self.agenda.ready
-        share = min(max(limits.BATCH_RECORDS_MAX // limits.RINGS_SHARE, 1), room - bool(ready))
+        share = min(max(limits.BATCH_RECORDS_MAX // limits.RINGS_SHARE, 1), room - self.agenda.is_waiting())
         rings = [Entry(self, TimerRang(key)) for key in self.deadlines.ring(share)]
         room -= len(rings)
         batch: list[Entry] = []
-        while ready and len(batch) < room:
-            entry = ready.popleft()
+        for entry in self.agenda.take(room):
             batch.append(entry)
             if entry.record is not None:
                 self.intake.taken(entry.record)
             room -= len(entry.event.items) if isinstance(entry.event, ItemsPulled) else 0
+            if len(batch) >= room:
+                break
         batch += rings
         batch += [Entry(self, SweepContinued(unit_id)) for unit_id in self.agenda.sweeps]
         if self._retention.is_due(is_busy=bool(batch)):
@@ -200,7 +200,7 @@ class CoreTask:
     def has_work(self) -> bool:
         """Whether `events` would return something now."""
         return bool(
-            self.agenda.ready
+            self.agenda.is_waiting()
             or self.agenda.sweeps
             or self.deadlines.may_ring()
             or self._retention.is_due()
@@ -209,7 +209,7 @@ class CoreTask:
 
     def is_waiting(self) -> bool:
         """Whether something that came in is not decided yet."""
-        return self.intake.is_waiting or bool(self.agenda.ready)
+        return self.intake.is_waiting or self.agenda.is_waiting()
 
     def is_full(self) -> bool:
         """Whether reading should wait."""
