@@ -25,11 +25,15 @@ GATHER_RATE_MAX = 10_000
 """A batch gathers for up to so many seconds where its role writes so many records a second or more, and proportionally less below:
 at 16 requests in flight 1 ms, at one next to nothing."""
 
-BATCH_S_MAX = 0.5
-"""A batch that takes longer makes the next ones smaller, down to `BATCH_RECORDS_MIN`: timers wait for no batch for long."""
+BATCH_S_MAX = 0.25
+"""While a timer is due, a batch that takes longer makes the next ones smaller, down to `BATCH_RECORDS_MIN`: timers wait for no batch for long."""
 
 BATCH_RECORDS_MIN = 50
 """No slowness makes batches smaller."""
+
+SOURCE_RECORDS_MAX = 500
+"""Records of one partition of a topic source that wait to be submitted; beyond it reading pauses, so that answers do not stand behind a backlog
+of new work."""
 
 RINGS_SHARE = 8
 """One such part of a batch is for due timers while records wait: kept for them, so that a backlog starves none, and no more, so that

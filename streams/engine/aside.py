@@ -47,6 +47,9 @@ class Aside(Protocol):
     def ask(self, question: Callable[[], _T]) -> Asked[_T]:
         """Ask soon; look at `is_over` now and then."""
 
+    def wait(self, seconds: float) -> bool:
+        """For a question: wait before the next part of it. False: there is no waiting here."""
+
     def close(self) -> None:
         """Ask nothing more."""
 
@@ -57,6 +60,7 @@ class AsideThread:
     def __init__(self) -> None:
         self._todo: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._closing = threading.Event()
 
     def ask(self, question: Callable[[], _T]) -> Asked[_T]:
         """Ask as soon as those before it are over."""
@@ -71,8 +75,13 @@ class AsideThread:
         while (find_out := self._todo.get()) is not None:
             find_out()
 
+    def wait(self, seconds: float) -> bool:
+        """Wait, unless nothing more is asked."""
+        return not self._closing.wait(seconds)
+
     def close(self) -> None:
         """End the thread once it is free."""
+        self._closing.set()
         self._todo.put(None)
 
 
@@ -84,6 +93,11 @@ class AtOnce:
         asked = Asked(question)
         asked.find_out()
         return asked
+
+    def wait(self, seconds: float) -> bool:
+        """Nobody waits on the caller's thread."""
+        del seconds
+        return False
 
     def close(self) -> None:
         """Nothing to end."""

@@ -12,6 +12,8 @@ from streams.engine.task import Entry
 POLL_S_MAX = 0.1
 BUSY_POLL_S = 0.001
 """Poll wait while the worker pool has results to come: they cannot interrupt a poll."""
+SOON_MS = 1_000
+"""A timer that is due so soon would wait for the next batches."""
 BUSY_POLL_S_MAX = 0.008
 """The same once the results take their time: each turn costs the pool its interpreter lock."""
 
@@ -35,10 +37,15 @@ class Gathering:
 
     def took(self, events: int, seconds: float) -> None:
         """A batch of so many events took so long: the next ones are smaller where timers would wait for them, and grow again."""
-        if seconds > limits.BATCH_S_MAX:
+        if seconds > limits.BATCH_S_MAX and self._is_timer_due():
             self._room = max(int(events * limits.BATCH_S_MAX / seconds), limits.BATCH_RECORDS_MIN)
         elif self._room is not None:
             self._room = self._room * 2 if self._room * 2 < limits.BATCH_RECORDS_MAX else None
+
+    def _is_timer_due(self) -> bool:
+        now_ms = self._clock.now_ms()
+        due = (task.next_due_ms() for task in self._owned.all_running)
+        return any(at_ms is not None and at_ms <= now_ms + SOON_MS for at_ms in due)
 
     def batch(self) -> list[Entry]:
         """Events for the next batch, of each task that has some its part."""

@@ -8,7 +8,7 @@ many.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
@@ -18,7 +18,13 @@ from streams.log.seam import Log, TopicPartition
 
 LOOK_TIMEOUT_S = 5.0
 
+PASSED_S_MAX = 0.8
+PASSED_EVERY_S = 0.1
+"""While a look finds that something is not taken over yet, it asks again, for a moment: whoever wants it looks at the answer once a batch."""
+
 Ends = Mapping[TopicPartition, int]
+Wait = Callable[[float], bool]
+"""Waits for some seconds, aside; False: it does not."""
 
 
 class Before(NamedTuple):
@@ -82,6 +88,7 @@ class Looks:
     def __init__(self, log: Log, aside: Aside) -> None:
         self._log = log
         self._aside = aside
+        self._wait: Wait = aside.wait
         self._waiting: list[Wanted] = []
         self._looking: list[Wanted] = []
         self._asked: Asked[Seen] | None = None
@@ -97,8 +104,8 @@ class Looks:
             self._hand_out(asked)
         if self._asked is None and self._waiting:
             self._looking, self._waiting = self._waiting, []
-            log, wanted = self._log, self._looking
-            self._asked = self._aside.ask(lambda: look(log, wanted))
+            log, wanted, wait = self._log, self._looking, self._wait
+            self._asked = self._aside.ask(lambda: look(log, wanted, wait))
 
     def _hand_out(self, asked: Asked[Seen]) -> None:
         looking, self._looking = self._looking, []
@@ -112,7 +119,7 @@ class Looks:
             each.end(Look(seen.ends, seen.taken, None if seen.lasts is None else seen.lasts[each.last]))
 
 
-def look(log: Log, wanted: Sequence[Wanted]) -> Seen:
+def look(log: Log, wanted: Sequence[Wanted], wait: Wait) -> Seen:
     """Read the ends of some topics, then how far they and those known before are taken over, then the ends that are read last, in this order.
 
     What was read is kept if the rest fails: ends that are read again while records keep coming move away.
@@ -125,8 +132,7 @@ def look(log: Log, wanted: Sequence[Wanted]) -> Seen:
     try:
         for before in dict.fromkeys(before for each in wanted for before in each.known):
             earlier = [known for each in wanted for known in each.known.get(before, ())]
-            partitions = dict.fromkeys(at for each in (*earlier, ends.get(before.topic, {})) for at in each)
-            taken[before] = _taken_over(log, before.group, list(partitions))
+            taken[before] = _soon_taken_over(log, before.group, [*earlier, ends.get(before.topic, {})], wait)
         lasts = list(dict.fromkeys(each.last for each in wanted))
         return Seen(ends, taken, log.end_offsets(lasts, "uncommitted", LOOK_TIMEOUT_S))
     except LogUnavailable:
@@ -145,6 +151,17 @@ def _ends_of(log: Log, topics: AbstractSet[str]) -> Mapping[str, Ends]:
     partitions = [TopicPartition(name, number) for name in names for number in range(known[name].partitions)]
     ends = log.end_offsets(partitions, "uncommitted", LOOK_TIMEOUT_S)
     return {name: {at: end for at, end in ends.items() if at.topic == name} for name in names}
+
+
+def _soon_taken_over(log: Log, group: str, wanted: Sequence[Ends], wait: Wait) -> Ends:
+    """What a group has committed, once it has passed all that is wanted, or after a moment."""
+    partitions = list(dict.fromkeys(at for ends in wanted for at in ends))
+    taken = _taken_over(log, group, partitions)
+    for _ in range(round(PASSED_S_MAX / PASSED_EVERY_S)):
+        if all(are_taken_over(ends, taken) for ends in wanted) or not wait(PASSED_EVERY_S):
+            break
+        taken = _taken_over(log, group, partitions)
+    return taken
 
 
 def _taken_over(log: Log, group: str, partitions: Sequence[TopicPartition]) -> Ends:

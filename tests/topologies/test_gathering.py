@@ -13,8 +13,14 @@ from streams.engine.owned_tasks import OwnedTasks
 class Backlog:
     """A task with more events than any batch takes."""
 
+    def __init__(self, due_ms: int | None) -> None:
+        self._due_ms = due_ms
+
     def has_work(self) -> bool:
         return True
+
+    def next_due_ms(self) -> int | None:
+        return self._due_ms
 
     def events(self, room: int) -> list[Any]:
         return [self] * room
@@ -23,12 +29,17 @@ class Backlog:
 class Owned:
     """As many of them as a worker owns."""
 
-    def __init__(self, tasks: int) -> None:
-        self.all_running = [Backlog() for _ in range(tasks)]
+    def __init__(self, tasks: int, due_ms: int | None) -> None:
+        self.all_running = [Backlog(due_ms) for _ in range(tasks)]
 
 
-def gathering(tasks: int) -> Gathering:
-    return Gathering(cast("OwnedTasks", Owned(tasks)), None, ManualClock())
+CLOCK = ManualClock()
+SOON = CLOCK.now_ms()
+LATER = CLOCK.now_ms() + 60_000
+
+
+def gathering(tasks: int, due_ms: int | None = SOON) -> Gathering:
+    return Gathering(cast("OwnedTasks", Owned(tasks, due_ms)), None, CLOCK)
 
 
 def test_each_task_has_its_part_of_a_batch() -> None:
@@ -46,6 +57,13 @@ def test_a_slow_batch_makes_the_next_ones_smaller_until_they_are_quick_again() -
     for _ in range(10):
         made.took(400, 0.01)
     assert len(made.batch()) == limits.BATCH_RECORDS_MAX
+
+
+def test_where_no_timer_is_due_a_slow_batch_stays_as_large_as_it_is() -> None:
+    for due_ms in (None, LATER):
+        made = gathering(1, due_ms)
+        made.took(limits.BATCH_RECORDS_MAX, 10 * limits.BATCH_S_MAX)
+        assert len(made.batch()) == limits.BATCH_RECORDS_MAX
 
 
 def test_no_slowness_makes_batches_smaller_than_worth_their_transaction() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from schemas import codec
+from schemas import codec, limits
 from schemas.envelopes import DEFAULT_TENANT, ProviderCompletion, SubmitCommand
 from schemas.errors import PoisonRecord, TokenRejected
 from schemas.identity import InteractionRef, execution_id
@@ -36,6 +36,11 @@ class IngressTask(StatelessTask):
         """Queue records."""
         self.ready += [Entry(self, record, record) for record in records]
         self.waiting_bytes += sum(record.size for record in records)
+
+    def is_full(self) -> bool:
+        """Whether reading should wait: of a source earlier, for its records are new work, and answers end what is there."""
+        is_source = self._source is not None and self.inputs[0].topic == self._source.topic
+        return super().is_full() or (is_source and len(self.ready) > limits.SOURCE_RECORDS_MAX)
 
     def decide(self, entry: Entry, outputs: Outputs) -> None:
         """Re-key one answer, or submit one record of the source."""
