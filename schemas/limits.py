@@ -35,6 +35,9 @@ SOURCE_RECORDS_MAX = 500
 """Records of one partition of a topic source that wait to be submitted; beyond it reading pauses, so that answers do not stand behind a backlog
 of new work."""
 
+COMMANDS_SHARE = 8
+"""One such part of a batch is for commands while answers and results wait: under a backlog what has begun is ended before more is begun."""
+
 RINGS_SHARE = 8
 """One such part of a batch is for due timers while records wait: kept for them, so that a backlog starves none, and no more, so that
 thousands at once hold up nobody."""

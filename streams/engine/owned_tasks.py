@@ -187,10 +187,14 @@ class OwnedTasks:
     def balance_pauses(self, consumer: GroupConsumer) -> None:
         """Read on only for tasks that have room."""
         for task in self.all_running:
-            full, paused = task.is_full(), task.inputs[0] in self._paused
-            if full and not paused:
-                consumer.pause(task.inputs)
-                self._paused.update(task.inputs)
-            elif paused and not full:
-                consumer.resume(task.inputs)
-                self._paused.difference_update(task.inputs)
+            full = task.full_inputs()
+            if not full and not self._paused:
+                continue
+            pause = [at for at in full if at not in self._paused]
+            resume = [at for at in task.inputs if at in self._paused and at not in full]
+            if pause:
+                consumer.pause(pause)
+                self._paused.update(pause)
+            if resume:
+                consumer.resume(resume)
+                self._paused.difference_update(resume)

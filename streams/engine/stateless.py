@@ -48,6 +48,10 @@ class StatelessTask:
         """Whether reading should wait."""
         return len(self.ready) > 2 * limits.BATCH_RECORDS_MAX or self.waiting_bytes > limits.INBOX_BYTES_MAX
 
+    def full_inputs(self) -> Sequence[TopicPartition]:
+        """Inputs whose reading should pause."""
+        return self.inputs if self.is_full() else ()
+
     def next_due_ms(self) -> int | None:
         """No timers."""
         return None

@@ -106,8 +106,8 @@ class Task(Protocol):
     def is_waiting(self) -> bool:
         """Whether anything that was read waits to be decided."""
 
-    def is_full(self) -> bool:
-        """Whether its inputs should pause."""
+    def full_inputs(self) -> Sequence[TopicPartition]:
+        """Inputs whose reading should pause."""
 
     def next_due_ms(self) -> int | None:
         """When its next timer is due."""

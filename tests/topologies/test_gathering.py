@@ -8,6 +8,10 @@ from schemas import limits
 from streams.clock import ManualClock
 from streams.engine.gathering import Gathering
 from streams.engine.owned_tasks import OwnedTasks
+from streams.engine.pool import Pool
+from streams.engine.task import Task
+from streams.log.seam import Record
+from streams.roles.core.agenda import Agenda
 
 
 class Backlog:
@@ -71,3 +75,20 @@ def test_no_slowness_makes_batches_smaller_than_worth_their_transaction() -> Non
     for _ in range(10):
         made.took(len(made.batch()), 60.0)
     assert len(made.batch()) == limits.BATCH_RECORDS_MIN
+
+
+def test_commands_have_a_share_beside_answers_and_the_whole_room_where_there_are_none() -> None:
+    """A backlog of new work must not hold up the answers that end what has begun, nor the deadlines that wait for those."""
+    agenda = Agenda(cast("Task", None), cast("Pool", None))
+    record = cast("Record", None)
+    for number in range(100):
+        agenda.wake_command(f"command {number}", record)
+        agenda.wake(f"answer {number}")
+    first = [entry.event for entry in agenda.take(40)]
+    assert sum(event.startswith("answer") for event in first) >= 34
+    assert first[0] == "command 0"
+    ones = [entry.event for _ in range(limits.COMMANDS_SHARE) for entry in agenda.take(1)]
+    assert any(event.startswith("command") for event in ones), "a small room has a place for them now and then"
+    while agenda.ready:
+        assert list(agenda.take(40))
+    assert len(list(agenda.take(40))) == 40

@@ -110,10 +110,14 @@ def test_reading_waits_while_a_lot_of_bytes_waits(shop: Any, weights: dict[str, 
         driver.send_raw("projected.answered", text.encode())
     for _ in range(10):
         driver.step()
-    full = [task.is_full() for task in driver.worker.loops["core"].tasks.values() if task.intake.waiting_bytes]
+    full = [
+        bool(task.full_inputs()) for task in driver.worker.loops["core"].tasks.values() if task.intake.waiting_bytes
+    ]
     assert full[:1] == [size == ITEM]
     driver.release()
     driver.run()
-    assert not any(task.is_full() or task.intake.waiting_bytes for task in driver.worker.loops["core"].tasks.values())
+    assert not any(
+        task.full_inputs() or task.intake.waiting_bytes for task in driver.worker.loops["core"].tasks.values()
+    )
     assert not any(task.waiting_bytes for task in driver.worker.loops["ingress"].tasks.values())
     del weights

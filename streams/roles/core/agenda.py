@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
+from schemas import limits
 from streams.engine.pool import Done, Job, Pool
 from streams.engine.task import Entry, Task
 from streams.log.seam import Record
@@ -46,9 +47,11 @@ class Agenda:
         return bool(self.ready or self.commands)
 
     def take(self, room: int) -> Iterator[Entry]:
-        """The next events, at most `room`: half of it is for commands, and what one kind does not need is the other's."""
-        self._turn = 1 - self._turn  # who gets the odd place
-        commands = min(len(self.commands), max((room + self._turn) // 2, room - len(self.ready)))
+        """The next events, at most `room`: what ends work comes first, and commands, which begin it, have a share of the room all the same."""
+        self._turn = (
+            self._turn + 1
+        ) % limits.COMMANDS_SHARE  # a room without a whole part gives them a place now and then
+        commands = min(len(self.commands), max((room + self._turn) // limits.COMMANDS_SHARE, room - len(self.ready)))
         for events, count in ((self.commands, commands), (self.ready, room - commands)):
             for _ in range(min(count, len(events))):
                 yield events.popleft()

@@ -84,8 +84,13 @@ class Intake:
     @property
     def is_full(self) -> bool:
         """Whether reading should wait."""
-        waiting = len(self._inbox) + len(self._agenda.ready) + len(self._agenda.commands)
+        waiting = len(self._inbox) + len(self._agenda.ready)
         return waiting > records_max() or self.waiting_bytes > limits.INBOX_BYTES_MAX
+
+    def is_full_of(self, topic: str) -> bool:
+        """Whether records of this topic should wait, though others may be read."""
+        is_too_much = self.waiting_bytes > limits.INBOX_BYTES_MAX // 2
+        return topic == self._commands and (is_too_much or len(self._agenda.commands) > records_max())
 
     def taken(self, record: Record) -> None:
         """A record is being decided."""

@@ -211,9 +211,11 @@ class CoreTask:
         """Whether something that came in is not decided yet."""
         return self.intake.is_waiting or self.agenda.is_waiting()
 
-    def is_full(self) -> bool:
-        """Whether reading should wait."""
-        return self.intake.is_full
+    def full_inputs(self) -> Sequence[TopicPartition]:
+        """Inputs whose reading should pause: a backlog of commands pauses no answers."""
+        if self.intake.is_full:
+            return self.inputs
+        return [at for at in self.inputs if self.intake.is_full_of(at.topic)]
 
     def next_due_ms(self) -> int | None:
         """When the next timer or idle session is due."""
