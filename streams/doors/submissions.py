@@ -149,12 +149,15 @@ def encode_value(value: Any) -> bytes:
     """
     if isinstance(value, bytes):
         return value
-    where = no_number(value)
-    if where is not None:
-        raise UsageError(f"{where} is no finite number, which JSON cannot say")
     try:
         if hasattr(value, "model_dump_json"):
-            return str(value.model_dump_json(by_alias=True, round_trip=True)).encode()
-        return msgspec.json.encode(value)
+            written = str(value.model_dump_json(by_alias=True, round_trip=True)).encode()
+        else:
+            written = msgspec.json.encode(value)
     except (TypeError, ValueError) as error:
         raise UsageError(f"the value cannot be written as JSON: {error}") from error
+    if b"null" in written or b"NaN" in written or b"Infinity" in written:  # how what is no number is written
+        where = no_number(value)
+        if where is not None:
+            raise UsageError(f"{where} is no finite number, which JSON cannot say")
+    return written
