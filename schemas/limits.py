@@ -25,7 +25,7 @@ GATHER_RATE_MAX = 10_000
 """A batch gathers for up to so many seconds where its role writes so many records a second or more, and proportionally less below:
 at 16 requests in flight 1 ms, at one next to nothing."""
 
-BATCH_S_MAX = 0.25
+BATCH_S_MAX = 0.15
 """While a timer is due, a batch that takes longer makes the next ones smaller, down to `BATCH_RECORDS_MIN`: timers wait for no batch for long."""
 
 BATCH_RECORDS_MIN = 50

@@ -37,10 +37,12 @@ class Gathering:
 
     def took(self, events: int, seconds: float) -> None:
         """A batch of so many events took so long: the next ones are smaller where timers would wait for them, and grow again."""
-        if seconds > limits.BATCH_S_MAX and self._is_timer_due():
+        is_due = seconds > limits.BATCH_S_MAX / 2 and self._is_timer_due()
+        if is_due and seconds > limits.BATCH_S_MAX:
             self._room = max(int(events * limits.BATCH_S_MAX / seconds), limits.BATCH_RECORDS_MIN)
         elif self._room is not None:
-            self._room = self._room * 2 if self._room * 2 < limits.BATCH_RECORDS_MAX else None
+            grown = int(self._room * (limits.BATCH_S_MAX / seconds if is_due else 2))
+            self._room = grown if grown < limits.BATCH_RECORDS_MAX else None
 
     def _is_timer_due(self) -> bool:
         now_ms = self._clock.now_ms()
