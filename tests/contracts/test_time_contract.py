@@ -82,7 +82,7 @@ def test_offsets_of_an_open_transaction_do_not_count_and_are_not_waited_for(log:
     assert log.group_offsets(bench.name("g"), [at], 10) == {at: 1}
     assert time.monotonic() - began_s < 5
     getattr(producer, "_join_sending", lambda: None)()  # on Kafka they are on their way while records are written
-    with pytest.raises(LogUnavailable):  # measured: the admin client's call for it would end the process here
+    with pytest.raises(LogUnavailable):  # never by the admin client: measured, its call may end the process
         log.group_offsets(bench.name("g"), [at], 0.5, stable=True)
     producer.commit(10)
     wait_until(lambda: log.group_offsets(bench.name("g"), [at], 10) == {at: 2}, "the commit")
