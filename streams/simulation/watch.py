@@ -61,7 +61,10 @@ class Watch:
         for machine in self._world.running():
             assert machine.worker is not None
             for role, loop in machine.worker.loops.items():
-                paused = paused_of(loop)
+                full = {
+                    at for task in loop.tasks.values() for at in task.full_inputs()
+                }  # of a batch that is tried again
+                paused = set(paused_of(loop)) - full
                 if paused:
                     raise Violation(
                         Breach.PAUSED_FOR_NOTHING, f"{machine.name} does not read {sorted(paused)} as {role}"

@@ -16,13 +16,22 @@ from state.keys import execution_of_key
 from streams.clock import ManualClock
 from streams.doors.submissions import send
 from streams.log.memory.log import MemoryLog
+from streams.log.seam import TopicPartition
 from streams.simulation.blackout import Blackout
 from streams.simulation.broker_faults import BrokerFaults
 from streams.simulation.coverage import ROLES_BY_WEIGHT, STEPS, Coverage
 from streams.simulation.fleet import Fleet
 from streams.simulation.folder import Folder
 from streams.simulation.ledger import Ledger
-from streams.simulation.machines import Killed, Machine, consumer_of, paused_of, transactional_id_of
+from streams.simulation.machines import (
+    Killed,
+    Machine,
+    consumer_of,
+    group_of,
+    partition_of,
+    paused_of,
+    transactional_id_of,
+)
 from streams.simulation.orders import Orders
 from streams.simulation.outside import Outside
 from streams.simulation.scenario import Say, Scenario, without_trace
@@ -281,9 +290,23 @@ class World:
         send(self.scenario.pipeline, self.doors, CancelCommand(execution_id, "no longer wanted"), timeout_s=1)
 
     def age(self) -> None:
-        """Let so much time pass that what ended is forgotten; transactions and sessions that nobody keeps end meanwhile."""
+        """Let so much time pass that what ended is forgotten; transactions and sessions that nobody keeps end meanwhile.
+
+        Not while a command lies undecided: the topic keeps none for so long, and a second submission by hand would be another execution.
+        """
+        if self.broker.is_away or self._commands_wait():
+            return
         self.times.age()
         self.fleet.bury_all()
+
+    def _commands_wait(self) -> bool:
+        committed = group_of(self.log, self.names.group("core")).committed
+        partitions = [
+            TopicPartition(self.names.commands, number) for number in range(self.scenario.pipeline.partitions)
+        ]
+        return any(
+            record.offset >= committed.get(at, 0) for at in partitions for record in partition_of(self.log, at).records
+        )
 
     def black_out(self) -> None:
         """Let everything be down, and the broker not be as it was."""
