@@ -204,7 +204,7 @@ def test_an_auto_instance_that_is_stopped_leaves_no_state_behind(running: Place)
 def test_a_worker_without_topics_says_how_to_make_them(place: Place) -> None:
     done = place.on_broker("worker", PIPELINE, "--admin-port", "off")
     assert done.returncode == 1
-    assert f"missing topics: {place.app}.commands and 13 more; create them with `kawait topics" in done.stderr
+    assert f"missing topics: {place.app}.commands and 14 more; create them with `kawait topics" in done.stderr
 
 
 def test_a_submission_gives_up_after_its_timeout(place: Place) -> None:
