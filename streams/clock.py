@@ -60,11 +60,12 @@ class ManualClock:
 
 
 class SkewedClock:
-    """A clock that shows another time than the one it follows: a machine's that nobody sets."""
+    """The clock of a machine that nobody sets: wrong by some time, and going faster or slower than the one it follows."""
 
-    def __init__(self, true: Clock, by_ms: int) -> None:
+    def __init__(self, true: Clock, by_ms: int, drift_ppm: int = 0) -> None:
         self._true = true
         self._by_ms = by_ms
+        self._rate = 1 + drift_ppm / 1_000_000
 
     def set(self, by_ms: int) -> None:
         """Let somebody set it: it shows so much more than the one it follows."""
@@ -76,7 +77,7 @@ class SkewedClock:
 
     def monotonic_s(self) -> float:
         """Seconds since some start."""
-        return self._true.monotonic_s()
+        return self._true.monotonic_s() * self._rate
 
 
 class BrokerClock:

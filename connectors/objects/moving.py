@@ -19,17 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
+from connectors.objects.appearing import appear
 from connectors.objects.looks import Look, read_content
 
 _MOVING: Final = re.compile(
     r"\.(?P<name>.+)\.(?P<execution>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?P<failed>\.failed)?\.moving",
     re.DOTALL,
 )
-
-_NO_HARD_LINKS: Final = frozenset(
-    {errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
-)
-"""How file systems without hard links say so."""
 
 
 class ObjectChanged(Exception):
@@ -177,21 +173,13 @@ class Mover:
 
 
 def _appear(source: Path, target: Path) -> bool:
-    """Let a file appear under a second name, whole and at once; False when something is there, which is never replaced."""
+    """Let a file appear under a second name, of another file system too; False when something is there already."""
     try:
-        os.link(source, target)
-    except FileExistsError:
-        return False
+        return appear(source, target)
     except OSError as error:
-        if error.errno == errno.EXDEV:
-            return _copy(source, target)
-        if error.errno not in _NO_HARD_LINKS:
+        if error.errno != errno.EXDEV:
             raise
-        if target.exists():
-            return False
-        source.rename(target)
-    _sync_folder(target.parent)
-    return True
+        return _copy(source, target)
 
 
 def _copy(source: Path, target: Path) -> bool:
@@ -203,22 +191,10 @@ def _copy(source: Path, target: Path) -> bool:
             written.flush()
             os.fsync(written.fileno())
         shutil.copystat(source, temporary)
-        return _appear(temporary, target)
+        return appear(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
 
 
 def _are_equal(one: Path, other: Path) -> bool:
     return one.samefile(other) or read_content(one) == read_content(other)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a new name durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # some network file systems cannot, and need not
-            raise
-    finally:
-        os.close(descriptor)

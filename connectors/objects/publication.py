@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final, Self
 from urllib.parse import quote
 
+from connectors.objects.appearing import appear
 from connectors.objects.listing import (
     absolute,
     identify,
@@ -197,7 +198,7 @@ class ObjectPublication:
             self._file.flush()
             os.fsync(self._file.fileno())
             self._file.close()
-            already_there = not _appear(self._temporary, self._target)
+            already_there = not appear(self._temporary, self._target)
         except OSError as error:
             self.abort()
             raise self._failed(error) from error
@@ -330,38 +331,3 @@ def remove_stale(location: str | Path, *, instance: str) -> list[str]:
             path.unlink(missing_ok=True)
             removed.append(str(path))
     return sorted(removed)
-
-
-# File systems without hard links say so in various ways.
-_NO_HARD_LINKS: Final = frozenset(
-    {errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
-)
-
-
-def _appear(temporary: Path, target: Path) -> bool:
-    """Let the file appear at the target atomically; False when something is there, which is never replaced."""
-    try:
-        os.link(temporary, target)  # unlike a rename, fails when the target exists
-        temporary.unlink(missing_ok=True)  # a successor that cleans up may have come first
-    except FileExistsError:
-        return False
-    except OSError as error:
-        if error.errno not in _NO_HARD_LINKS:
-            raise
-        if target.exists():
-            return False
-        temporary.rename(target)
-    _fsync_folder(target.parent)
-    return True
-
-
-def _fsync_folder(folder: Path) -> None:
-    """Make the new name durable too."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # some network file systems cannot, and need not
-            raise
-    finally:
-        os.close(descriptor)

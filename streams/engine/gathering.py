@@ -12,10 +12,10 @@ from streams.engine.task import Entry
 POLL_S_MAX = 0.1
 BUSY_POLL_S = 0.001
 """Poll wait while the worker pool has results to come: they cannot interrupt a poll."""
-SOON_MS = 1_000
-"""A timer that is due so soon would wait for the next batches."""
 BUSY_POLL_S_MAX = 0.008
 """The same once the results take their time: each turn costs the pool its interpreter lock."""
+SOON_MS = 1_000
+"""A timer that is due so soon would wait for the next batches."""
 
 
 class Gathering:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from random import Random
 
-from streams.clock import ManualClock
+from streams.clock import ManualClock, SkewedClock
 from streams.log.memory.log import MemoryLog
 from streams.simulation.coverage import Coverage
 from streams.simulation.machines import At, Machine, consumer_of, transactional_id_of
 from streams.simulation.scenario import Say, Scenario
-from streams.simulation.times import OwnClock
 from streams.worker.assembly import ROLES
 
 SKEWS_MS = (0, 0, 700, -700, 30_000, -30_000, 200_000, -200_000)
@@ -49,7 +48,7 @@ class Fleet:
                 f"machine-{number}",
                 scenario.pipeline,
                 log,
-                OwnClock(clock, clocks.choice(SKEWS_MS), clocks.choice(DRIFTS_PPM)),
+                SkewedClock(clock, clocks.choice(SKEWS_MS), clocks.choice(DRIFTS_PPM)),
                 static=scenario.static,
                 roles=_roles_of(number, scenario),
             )

@@ -13,7 +13,7 @@ from schemas.errors import CallTimeout, LogUnavailable
 from schemas.topics import TopicSettings
 from state.tables.memory import MemoryStoreFactory
 from state.tables.overlay import CheckedOverlay
-from streams.clock import ManualClock
+from streams.clock import ManualClock, SkewedClock
 from streams.engine.aside import AtOnce
 from streams.engine.loop import TransactionalLoop
 from streams.engine.pool import Finished
@@ -24,7 +24,6 @@ from streams.log.seam import TopicPartition
 from streams.roles.core.events import OutputPublished, PublicationBroke, ResultCollected, SegmentBroke, SegmentEnded
 from streams.roles.core.task import CoreTask
 from streams.roles.object_source import Lister
-from streams.simulation.times import OwnClock
 from streams.telemetry.metrics import Metrics
 from streams.testing.inline_pool import InlinePool
 from streams.worker.application import take_up
@@ -127,7 +126,7 @@ class Machine:
         name: str,
         pipeline: Pipeline,
         log: MemoryLog,
-        clock: OwnClock,
+        clock: SkewedClock,
         *,
         static: bool,
         roles: tuple[str, ...],

@@ -15,11 +15,11 @@ import msgspec
 
 from schemas.envelopes import RequestEnvelope
 from schemas.identity import interaction_id, unit_id
+from streams.clock import SkewedClock
 from streams.log.memory.log import MemoryLog
 from streams.log.memory.producer import MemoryProducer
 from streams.log.seam import Record, TopicPartition
 from streams.simulation.scenario import Say, Scenario
-from streams.simulation.times import OwnClock
 from topologies.pipeline.steps import AwaitStep
 from topologies.pipeline.transports import KafkaTransport
 
@@ -80,7 +80,7 @@ class Outside:
         self._log = log
         self._rng = rng
         self._say = say
-        sees = log.seen_from(OwnClock(log.clock, rng.choice(SENDERS_TIMES_MS), 0)) if scenario.senders_times else log
+        sees = log.seen_from(SkewedClock(log.clock, rng.choice(SENDERS_TIMES_MS))) if scenario.senders_times else log
         self._writes_to = sees
         self._producer = sees.plain_producer()
         self._transactions: deque[tuple[MemoryProducer, Origin]] = deque()

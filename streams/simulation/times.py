@@ -5,33 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from streams.clock import Clock, ManualClock
+from streams.clock import ManualClock
 from streams.simulation.coverage import Coverage
 from streams.simulation.scenario import Say, Scenario
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
-
-
-class OwnClock:
-    """The clock of a machine: wrong by some time, and going faster or slower than the broker's."""
-
-    def __init__(self, true: Clock, by_ms: int, drift_ppm: int) -> None:
-        self._true = true
-        self._by_ms = by_ms
-        self._rate = 1 + drift_ppm / 1_000_000
-
-    def now_ms(self) -> int:
-        """Epoch milliseconds, as this machine believes."""
-        return self._true.now_ms() + self._by_ms
-
-    def monotonic_s(self) -> float:
-        """Seconds since some start."""
-        return self._true.monotonic_s() * self._rate
-
-    def set(self, by_ms: int) -> None:
-        """Make it wrong by another time."""
-        self._by_ms = by_ms
 
 
 class Times:

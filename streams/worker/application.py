@@ -87,7 +87,7 @@ def take_up(pipeline: Pipeline, log: Log, *, wait: Callable[[float], object] = l
     for _ in range(TRIES_MAX):
         known, beginning = start.look()
         if not beginning.records:
-            return start.taken_up(known, beginning)
+            return start.taken_up(known)
         try:
             known, beginning = start.change()
         except (
@@ -98,7 +98,7 @@ def take_up(pipeline: Pipeline, log: Log, *, wait: Callable[[float], object] = l
             logger.debug("another start came between", detail=str(error))
             wait(random.uniform(0.0, PAUSE_S_MAX))  # noqa: S311 - so that two that meet do not meet again
             continue
-        return start.taken_up(known, beginning)
+        return start.taken_up(known)
     raise LogUnavailable(
         f"{pipeline.app}.application could not be written: other starts came between {TRIES_MAX} times"
     )
@@ -166,9 +166,8 @@ class _Start:
             logger.warning(sentence)
         return known, beginning
 
-    def taken_up(self, known: Mapping[str, TopicState], beginning: Beginning) -> TakenUp:
+    def taken_up(self, known: Mapping[str, TopicState]) -> TakenUp:
         """The worker may start."""
-        del beginning
         inputs = {topic for topics in self._groups.values() for topic in topics}
         return TakenUp(
             {name: state.topic_id for name, state in known.items()},

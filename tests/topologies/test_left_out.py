@@ -172,11 +172,8 @@ def test_a_stream_that_loses_every_item_ends_well_and_empty(shop: Any, script: A
     assert sorted(letter.item_index or 0 for letter in item_letters(driver)) == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("crash_after", range(1, 40, 2))
-@pytest.mark.parametrize("path", ["live={window: 2, idle: PT10S}", "live=false"])
-def test_a_crash_after_any_turn_makes_no_second_letter(make: Any, script: Any, path: str, crash_after: int) -> None:
-    driver = make("items", sets=(*LETTER, f"steps.ask.await.{path}"))
-    never(script, "apple", "plum")
+def answered_with_crashes(driver: TopologyTestDriver, crash_after: int) -> str:
+    """Answer everything that is asked while the worker dies three times, the first time after so many turns."""
     execution = driver.submit(BASKET)
     for turn in range(1, 70):
         driver.step()
@@ -187,6 +184,15 @@ def test_a_crash_after_any_turn_makes_no_second_letter(make: Any, script: Any, p
         if turn in {crash_after, crash_after + 7, crash_after + 16}:
             driver.crash()
     waited(driver)
+    return execution
+
+
+@pytest.mark.parametrize("crash_after", range(1, 40, 2))
+@pytest.mark.parametrize("path", ["live={window: 2, idle: PT10S}", "live=false"])
+def test_a_crash_after_any_turn_makes_no_second_letter(make: Any, script: Any, path: str, crash_after: int) -> None:
+    driver = make("items", sets=(*LETTER, f"steps.ask.await.{path}"))
+    never(script, "apple", "plum")
+    execution = answered_with_crashes(driver, crash_after)
     assert driver.status(execution) == "SUCCEEDED"
     assert skus(driver, execution) == ["pear", "quince"]
     assert sorted(letter.item_index or 0 for letter in driver.dead_letters()) == [0, 2]
@@ -198,16 +204,7 @@ def test_a_crash_after_any_turn_makes_no_second_letter(make: Any, script: Any, p
 def test_a_crash_after_any_turn_fails_the_execution_once(shop: Any, script: Any, crash_after: int) -> None:
     driver = shop("items")
     never(script, "apple", "plum")
-    execution = driver.submit(BASKET)
-    for turn in range(1, 70):
-        driver.step()
-        for request in driver.new_requests():
-            driver.complete(request, price(request))
-        if turn % 9 == 0:
-            driver.clock.advance(2_500)
-        if turn in {crash_after, crash_after + 7, crash_after + 16}:
-            driver.crash()
-    waited(driver)
+    execution = answered_with_crashes(driver, crash_after)
     assert driver.status(execution) == "FAILED"
     assert [letter.kind for letter in driver.dead_letters()] == ["execution"]
     assert unit_of(driver, execution).failed == 2

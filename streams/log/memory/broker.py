@@ -82,11 +82,6 @@ class MemoryTopic:
         """Records carry the broker's time, not their producer's."""
         self.record_bytes_max = int(spec.config.get("max.message.bytes", _TOPIC_BYTES_DEFAULT))
 
-    def grow(self, partitions: int) -> None:
-        """Add partitions, up to so many."""
-        self.spec = self.spec._replace(partitions=partitions)
-        self.partitions += [Partition() for _ in range(partitions - len(self.partitions))]
-
 
 class Member:
     """A member of a group as the group knows it."""

@@ -155,12 +155,6 @@ class MemoryLog:
         with self._broker.changed:
             self._broker.topics.pop(name)
 
-    def grow_topic(self, name: str, partitions: int) -> None:
-        """Add partitions to a topic. Who reads it hears of it at the next rebalance."""
-        with self._broker.changed:
-            topic = self._broker.topics[name]
-            topic.grow(partitions)
-
     def trim(self, partition: TopicPartition, before: int) -> None:
         """Drop records below `before`, as retention does; never beyond the last stable offset."""
         with self._broker.changed:
